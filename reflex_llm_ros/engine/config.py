@@ -1,0 +1,84 @@
+# Copyright 2026 The reflex_llm_ros authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""What an engine is built from and what a request may ask of the sampler."""
+
+from dataclasses import dataclass
+from typing import Optional
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """
+    Everything that is fixed while a model is loaded.
+
+    Attributes
+    ----------
+    model_path
+        Path of the GGUF file.
+    chat_template_file
+        Jinja file to use in place of the template in the GGUF; empty for the file's own.
+    backend
+        ``auto``, ``cuda`` or ``cpu``.
+    context_length
+        Positions that the KV cache holds; 0 for as many as fit, at most the model's.
+    kv_cache
+        ``f16`` or ``int8``. (The CPU backend holds ``f16`` caches as float32.)
+    memory_limit_mb
+        Upper bound in MiB for weights, cache and scratch together; 0 for free memory.
+    prefill_chunk
+        Tokens a prefill step takes at once; cancellation is looked at between chunks.
+
+    """
+
+    model_path: str
+    chat_template_file: str = ''
+    backend: str = 'auto'
+    context_length: int = 0
+    kv_cache: str = 'f16'
+    memory_limit_mb: int = 0
+    prefill_chunk: int = 64
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """
+    How the next token is chosen.
+
+    Attributes
+    ----------
+    temperature
+        0 takes the likeliest token (greedy).
+    top_k
+        Keep the k likeliest tokens; 0 keeps all.
+    top_p
+        Keep the smallest set whose probability reaches p; 1 keeps all.
+    min_p
+        Drop tokens less likely than min_p times the likeliest; 0 keeps all.
+    repeat_penalty
+        Divide positive and multiply negative logits of the last 64 tokens; 1 is off.
+    seed
+        Same seed, same text; None draws a fresh one.
+    max_tokens
+        Upper bound on generated tokens; 0 for as many as the context holds.
+
+    """
+
+    temperature: float = 0.7
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    seed: Optional[int] = None
+    max_tokens: int = 512
