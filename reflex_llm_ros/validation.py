@@ -1,0 +1,152 @@
+# Copyright 2026 The reflex_llm_ros authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""
+What the values of a request may be; parameters of the same name obey the same ranges.
+
+A check returns the value as the engine takes it, or raises :class:`Refused` with the
+predicate of a sentence about the field: "must be from 0 to 5, not 7".
+"""
+
+from typing import Any, Callable, Dict, Tuple
+
+from reflex_llm_ros.engine.request import Message
+
+MAX_ID_CHARS = 128
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 256
+ROLES = ('system', 'user', 'assistant', 'tool')
+
+FLOAT_RANGES: Dict[str, Tuple[float, float]] = {
+    'temperature': (0.0, 5.0),
+    'top_p': (0.0, 1.0),
+    'min_p': (0.0, 1.0),
+    'repeat_penalty': (0.1, 10.0),
+}
+INTEGER_RANGES: Dict[str, Tuple[int, int]] = {
+    'top_k': (0, 1_000_000),
+    'seed': (-1, 2**63 - 1),
+    'max_tokens': (0, 1_000_000),
+    'priority': (-1_000_000, 1_000_000),
+}
+
+
+class Refused(ValueError):
+    """Why a value is refused, as the predicate of a sentence about its field."""
+
+
+def shown(value: Any) -> str:
+    """Show a value of unknown size and content on one printable line."""
+    text = value if isinstance(value, str) and value.isidentifier() else ascii(value)
+    return text if len(text) <= 60 else text[:57] + '...'
+
+
+def check(key: str, value: Any) -> Any:
+    """Check the value of a request's key and convert it to what the engine takes."""
+    if key in FLOAT_RANGES:
+        return _float(value, *FLOAT_RANGES[key])
+    if key in INTEGER_RANGES:
+        number = _integer(value, *INTEGER_RANGES[key])
+        return None if key == 'seed' and number < 0 else number
+    if key in _UNSUPPORTED:
+        raise Refused('is not supported by this version')
+    if key not in _CHECKS:
+        known = ', '.join(sorted([*_CHECKS, *FLOAT_RANGES, *INTEGER_RANGES]))
+        raise Refused(f'is not a key of a request (known: {known})')
+    return _CHECKS[key](value)
+
+
+def _float(value: Any, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise Refused(f'must be a number, not {shown(value)}')
+    # Also true of NaN and of integers too large for a float.
+    if not low <= value <= high:
+        raise Refused(f'must be from {low:g} to {high:g}, not {shown(value)}')
+    return float(value)
+
+
+def _integer(value: Any, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Refused(f'must be an integer, not {shown(value)}')
+    if not low <= value <= high:
+        raise Refused(f'must be from {low} to {high}, not {shown(value)}')
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Refused(f'must be true or false, not {shown(value)}')
+    return value
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise Refused(f'must be a string, not {shown(value)}')
+    try:
+        value.encode('utf-8')
+    except UnicodeEncodeError:
+        raise Refused('contains half of a surrogate pair') from None
+    return value
+
+
+def _prompt(value: Any) -> str:
+    if not _string(value).strip():
+        raise Refused('is empty')
+    return value
+
+
+def _id(value: Any) -> str:
+    if not 1 <= len(_string(value)) <= MAX_ID_CHARS:
+        raise Refused(f'must have 1 to {MAX_ID_CHARS} characters, not {len(value)}')
+    return value
+
+
+def _stop(value: Any) -> Tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > MAX_STOP_STRINGS:
+        raise Refused(f'must be a list of at most {MAX_STOP_STRINGS} strings')
+    for text in value:
+        if not 1 <= len(_string(text)) <= MAX_STOP_CHARS:
+            raise Refused(f'must hold strings of 1 to {MAX_STOP_CHARS} characters')
+    return tuple(value)
+
+
+def _messages(value: Any) -> Tuple[Message, ...]:
+    if not isinstance(value, list) or not value:
+        raise Refused('must be a list of {role, content} with at least one turn')
+    return tuple(_message(index, turn) for index, turn in enumerate(value))
+
+
+def _message(index: int, turn: Any) -> Message:
+    if not isinstance(turn, dict) or set(turn) != {'role', 'content'}:
+        raise Refused(f'[{index}] must have role and content and nothing else')
+    if turn['role'] not in ROLES:
+        raise Refused(
+            f'[{index}] has the role {shown(turn["role"])}; known: {", ".join(ROLES)}')
+    try:
+        return Message(turn['role'], _string(turn['content']))
+    except Refused as refused:
+        raise Refused(f'[{index}] content {refused}') from None
+
+
+_CHECKS: Dict[str, Callable[[Any], Any]] = {
+    'id': _id,
+    'prompt': _prompt,
+    'messages': _messages,
+    'conversation': _string,
+    'system': _string,
+    'stop': _stop,
+    'thinking': _boolean,
+    'interrupt': _boolean,
+}
+_UNSUPPORTED = ('json_schema', 'tools')
