@@ -25,7 +25,7 @@ import json
 import re
 import uuid
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union
+from typing import Any, Dict, List, Optional, Tuple, Type, Union
 
 from reflex_llm_ros.engine.config import SamplingParams
 from reflex_llm_ros.engine.errors import BadRequestError
@@ -144,7 +144,7 @@ def request_from_prompt(text: str, defaults: Defaults) -> Request:
     request_id = new_id()
     _check_size(text, request_id)
     try:
-        prompt = _prompt(text)
+        prompt = check('prompt', text)
     except Refused as refused:
         raise RequestError(f'the prompt {refused}', request_id) from None
     return Request(request_id, GenerateRequest(
@@ -302,7 +302,8 @@ def status_to_json(status: Status) -> str:
 
 def status_from_json(text: str) -> Status:
     """Read a status; raises ValueError when the text is none."""
-    return _build(Status, _object(text))
+    status: Status = _build(Status, _object(text))
+    return status
 
 
 def _object(text: str) -> Dict[str, Any]:
@@ -312,7 +313,7 @@ def _object(text: str) -> Dict[str, Any]:
     return values
 
 
-def _build(kind: Callable[..., Any], values: Dict[str, Any]) -> Any:
+def _build(kind: Any, values: Dict[str, Any]) -> Any:
     try:
         return kind(**{
             field.name: values[field.name] for field in fields(kind) if field.name in values})

@@ -101,15 +101,17 @@ def _string(value: Any) -> str:
 
 
 def _prompt(value: Any) -> str:
-    if not _string(value).strip():
+    prompt = _string(value)
+    if not prompt.strip():
         raise Refused('is empty')
-    return value
+    return prompt
 
 
 def _id(value: Any) -> str:
-    if not 1 <= len(_string(value)) <= MAX_ID_CHARS:
-        raise Refused(f'must have 1 to {MAX_ID_CHARS} characters, not {len(value)}')
-    return value
+    name = _string(value)
+    if not 1 <= len(name) <= MAX_ID_CHARS:
+        raise Refused(f'must have 1 to {MAX_ID_CHARS} characters, not {len(name)}')
+    return name
 
 
 def _stop(value: Any) -> Tuple[str, ...]:
