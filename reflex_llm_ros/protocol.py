@@ -21,18 +21,23 @@ that is silently ignored costs a robot builder an afternoon; an event may carry 
 this version does not know, so that old clients outlive new nodes.
 """
 
+from dataclasses import asdict, dataclass, field, fields, replace
 import json
 import re
+from typing import Any
 import uuid
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Dict, List, Optional, Tuple, Type, Union
 
 from reflex_llm_ros.engine.config import SamplingParams
 from reflex_llm_ros.engine.errors import BadRequestError
 from reflex_llm_ros.engine.request import (
-    Done, GenerateRequest, Message, Reasoning, Started, Token,
+    Done,
+    GenerateRequest,
+    Message,
+    Reasoning,
+    Started,
+    Token,
 )
-from reflex_llm_ros.validation import MAX_ID_CHARS, Refused, check, shown
+from reflex_llm_ros.validation import check, Refused, shown
 
 DEFAULT_CONVERSATION = 'default'
 MAX_REQUEST_CHARS = 1_000_000
@@ -41,7 +46,7 @@ MAX_REQUEST_CHARS = 1_000_000
 class RequestError(BadRequestError):
     """A request that cannot be honoured; ``id`` is its own where one could be read."""
 
-    def __init__(self, message: str, id: str = '') -> None:  # noqa: A002
+    def __init__(self, message: str, id: str = '') -> None:
         super().__init__(message)
         self.id = id or new_id()
 
@@ -50,11 +55,11 @@ class RequestError(BadRequestError):
 class Defaults:
     """What a request leaves open, from the parameters ``sampling.*`` and ``prompt.*``."""
 
-    sampling: SamplingParams = SamplingParams()
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     system: str = ''
-    thinking: Optional[bool] = None
+    thinking: bool | None = None
     history_turns: int = 0
-    stop: Tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,9 +92,9 @@ class Error:
     message: str
 
 
-EventBody = Union[Queued, Started, Token, Reasoning, Done, Error]
+EventBody = Queued | Started | Token | Reasoning | Done | Error
 
-EVENT_TYPES: Dict[str, Type[EventBody]] = {
+EVENT_TYPES: dict[str, type[EventBody]] = {
     'queued': Queued,
     'started': Started,
     'token': Token,
@@ -183,7 +188,7 @@ def parse_request(text: str, defaults: Defaults) -> Request:
     if not isinstance(values, dict):
         raise RequestError('the request must be a JSON object', request_id)
 
-    checked: Dict[str, Any] = {}
+    checked: dict[str, Any] = {}
     # The id goes first: an error about any other field then carries it.
     for key in sorted(values, key=lambda key: key != 'id'):
         try:
@@ -226,7 +231,7 @@ def encode_request(**request: Any) -> str:
         When the node would refuse the request.
 
     """
-    values: Dict[str, Any] = {'id': request.pop('id', None) or new_id()}
+    values: dict[str, Any] = {'id': request.pop('id', None) or new_id()}
     for key, value in request.items():
         if value is not None:
             values[key] = value
@@ -241,8 +246,8 @@ def encode_request(**request: Any) -> str:
     return text
 
 
-_LEADING_ID = re.compile(r'\s*\{\s*"id"\s*:\s*"([^"\\\x00-\x1f]{1,%d})"' % MAX_ID_CHARS)
-_SAMPLING_KEYS = tuple(field.name for field in fields(SamplingParams))
+_LEADING_ID = re.compile(r'\s*\{\s*"id"\s*:\s*"([^"\\\x00-\x1f]{1,128})"')
+_SAMPLING_KEYS = tuple(key.name for key in fields(SamplingParams))
 
 
 def _check_size(text: str, request_id: str) -> None:
@@ -256,7 +261,7 @@ def _refuse_constant(name: str) -> None:
     raise Refused(f'contains {name}, which is not a JSON number')
 
 
-def _refuse_duplicates(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
         keys = [key for key, _ in pairs]
@@ -306,16 +311,16 @@ def status_from_json(text: str) -> Status:
     return status
 
 
-def _object(text: str) -> Dict[str, Any]:
+def _object(text: str) -> dict[str, Any]:
     values = json.loads(text)
     if not isinstance(values, dict):
         raise ValueError('not a JSON object')
     return values
 
 
-def _build(kind: Any, values: Dict[str, Any]) -> Any:
+def _build(kind: Any, values: dict[str, Any]) -> Any:
     try:
         return kind(**{
-            field.name: values[field.name] for field in fields(kind) if field.name in values})
+            key.name: values[key.name] for key in fields(kind) if key.name in values})
     except TypeError as error:
         raise ValueError(str(error)) from None

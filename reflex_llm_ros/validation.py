@@ -19,7 +19,8 @@ A check returns the value as the engine takes it, or raises :class:`Refused` wit
 predicate of a sentence about the field: "must be from 0 to 5, not 7".
 """
 
-from typing import Any, Callable, Dict, Tuple
+from collections.abc import Callable
+from typing import Any
 
 from reflex_llm_ros.engine.request import Message
 
@@ -28,13 +29,13 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
 ROLES = ('system', 'user', 'assistant', 'tool')
 
-FLOAT_RANGES: Dict[str, Tuple[float, float]] = {
+FLOAT_RANGES: dict[str, tuple[float, float]] = {
     'temperature': (0.0, 5.0),
     'top_p': (0.0, 1.0),
     'min_p': (0.0, 1.0),
     'repeat_penalty': (0.1, 10.0),
 }
-INTEGER_RANGES: Dict[str, Tuple[int, int]] = {
+INTEGER_RANGES: dict[str, tuple[int, int]] = {
     'top_k': (0, 1_000_000),
     'seed': (-1, 2**63 - 1),
     'max_tokens': (0, 1_000_000),
@@ -114,7 +115,7 @@ def _id(value: Any) -> str:
     return name
 
 
-def _stop(value: Any) -> Tuple[str, ...]:
+def _stop(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > MAX_STOP_STRINGS:
         raise Refused(f'must be a list of at most {MAX_STOP_STRINGS} strings')
     for text in value:
@@ -123,7 +124,7 @@ def _stop(value: Any) -> Tuple[str, ...]:
     return tuple(value)
 
 
-def _messages(value: Any) -> Tuple[Message, ...]:
+def _messages(value: Any) -> tuple[Message, ...]:
     if not isinstance(value, list) or not value:
         raise Refused('must be a list of {role, content} with at least one turn')
     return tuple(_message(index, turn) for index, turn in enumerate(value))
@@ -141,7 +142,7 @@ def _message(index: int, turn: Any) -> Message:
         raise Refused(f'[{index}] content {refused}') from None
 
 
-_CHECKS: Dict[str, Callable[[Any], Any]] = {
+_CHECKS: dict[str, Callable[[Any], Any]] = {
     'id': _id,
     'prompt': _prompt,
     'messages': _messages,
