@@ -14,8 +14,44 @@
 
 """What an engine is built from and what a request may ask of the sampler."""
 
-from dataclasses import dataclass
-from typing import Optional
+from dataclasses import dataclass, field, fields
+from typing import Mapping, Optional
+
+ENVIRONMENT_PREFIX = 'JLLM_FAST_'
+ENVIRONMENT_NAMES = {'q4k_uint32_loads': 'JLLM_Q4K_UINT32_LOADS'}
+
+
+@dataclass(frozen=True)
+class FastPaths:
+    """
+    Which operations of the CUDA backend run on their kernels.
+
+    Off means that the operation runs on the reference implementation while the others stay
+    fast, so that a wrong token can be bisected. ``q4k_uint32_loads`` off reads Q4_K weights
+    byte by byte; ``cuda_graph`` off launches every kernel of a decode step by itself.
+    """
+
+    gemv: bool = True
+    embd: bool = True
+    norm: bool = True
+    attn: bool = True
+    q4k_uint32_loads: bool = True
+    cuda_graph: bool = True
+
+    def overridden(self, environment: Mapping[str, str]) -> 'FastPaths':
+        """
+        Return these switches with those off whose environment variable is ``0``.
+
+        The variables are ``JLLM_FAST_GEMV``, ``JLLM_FAST_EMBD``, ``JLLM_FAST_NORM``,
+        ``JLLM_FAST_ATTN``, ``JLLM_FAST_CUDA_GRAPH`` and ``JLLM_Q4K_UINT32_LOADS``.
+        """
+        switches = {}
+        for switch in fields(self):
+            variable = ENVIRONMENT_NAMES.get(
+                switch.name, ENVIRONMENT_PREFIX + switch.name.upper())
+            switches[switch.name] = (
+                getattr(self, switch.name) and environment.get(variable) != '0')
+        return FastPaths(**switches)
 
 
 @dataclass(frozen=True)
@@ -39,6 +75,13 @@ class EngineConfig:
         Upper bound in MiB for weights, cache and scratch together; 0 for free memory.
     prefill_chunk
         Tokens a prefill step takes at once; cancellation is looked at between chunks.
+    device
+        CUDA device ordinal.
+    weights
+        Where the CUDA backend reads weights: ``mapped`` from the file's memory map,
+        ``device`` from a copy in device memory, ``auto`` a copy where it fits.
+    fast_paths
+        Switches of the CUDA backend.
 
     """
 
@@ -49,6 +92,9 @@ class EngineConfig:
     kv_cache: str = 'f16'
     memory_limit_mb: int = 0
     prefill_chunk: int = 64
+    device: int = 0
+    weights: str = 'auto'
+    fast_paths: FastPaths = field(default_factory=FastPaths)
 
 
 @dataclass(frozen=True)

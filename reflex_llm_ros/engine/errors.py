@@ -46,3 +46,7 @@ class OutOfMemoryError(EngineError):
     """Weights, cache and scratch do not fit into the memory that is free."""
 
     code = 'out_of_memory'
+
+
+class DeviceError(EngineError):
+    """A call of the device's driver failed; the message is the driver's name for it."""
