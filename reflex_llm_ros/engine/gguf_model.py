@@ -14,45 +14,35 @@
 
 """A GGUF file opened over one memory map: configuration, tensors, tokenizer metadata."""
 
+import contextlib
+import functools
+import mmap
+import os
+import stat
 from dataclasses import dataclass
-from typing import Dict, Optional, Tuple
+from typing import Dict, Iterator, Mapping, Optional, Tuple
 
 import numpy as np
-from gguf import GGMLQuantizationType
+import numpy.typing as npt
+from gguf import dequantize, GGML_QUANT_SIZES, GGMLQuantizationType
 
+from reflex_llm_ros.engine.errors import ModelFileError
+from reflex_llm_ros.engine.gguf_config import (
+    check_architecture, check_tensors, model_config, ModelConfig,
+)
+from reflex_llm_ros.engine.gguf_header import quote, read_header, TensorInfo
+from reflex_llm_ros.engine.gguf_metadata import Metadata
+from reflex_llm_ros.engine.gguf_rope import RopeConfig
+from reflex_llm_ros.engine.gguf_tokenizer import tokenizer_metadata, TokenizerMetadata
 
-@dataclass(frozen=True)
-class RopeConfig:
-    """
-    Rotary position embedding.
+__all__ = [
+    'GgufModel', 'ModelConfig', 'RopeConfig', 'Tensor', 'TokenizerMetadata', 'read_tokenizer',
+]
 
-    ``pairing`` is ``half`` for pairs (i, i + D/2) and ``adjacent`` for pairs (2i, 2i + 1);
-    the angle of pair i at a position is ``position * frequencies[i]`` with frequencies (D/2,)
-    float64, all scaling folded in.
-    """
+DEQUANTIZE_CHUNK = 1 << 21
+"""Elements dequantized at once: bounds the temporaries, not the result."""
 
-    pairing: str
-    frequencies: np.ndarray
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Sizes and constants of a model, from the file's metadata."""
-
-    architecture: str
-    name: str
-    block_count: int
-    context_length: int
-    embedding_length: int
-    feed_forward_length: int
-    head_count: int
-    head_count_kv: int
-    head_dim: int
-    vocab_size: int
-    rms_eps: float
-    rope: RopeConfig
-    qk_norm: bool
-    tied_output: bool
+MAX_DIVISOR_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -61,7 +51,7 @@ class Tensor:
     One tensor as it lies in the file.
 
     ``shape`` is row-major, (out, in) for a matrix; ``data`` (rows, bytes a row) uint8 is a
-    read-only view into the map.
+    read-only view into the map, with one row for a vector.
     """
 
     name: str
@@ -69,36 +59,196 @@ class Tensor:
     shape: Tuple[int, ...]
     data: np.ndarray
 
+    def dequantize(
+        self, rows: Optional[slice] = None, dtype: npt.DTypeLike = np.float32
+    ) -> np.ndarray:
+        """
+        Convert to floats.
 
-@dataclass(frozen=True)
-class TokenizerMetadata:
-    """The ``tokenizer.ggml.*`` keys that the tokenizer is built from."""
+        Parameters
+        ----------
+        rows
+            Which rows of a matrix, all when None.
+        dtype
+            float32, or float64 for the same values in a wider type.
 
-    model: str
-    pre: str
-    tokens: Tuple[str, ...]
-    token_types: Tuple[int, ...]
-    merges: Tuple[str, ...]
-    bos_token_id: Optional[int]
-    eos_token_id: Optional[int]
-    eot_token_id: Optional[int]
-    add_bos_token: bool
-    add_space_prefix: bool
+        Returns
+        -------
+        np.ndarray
+            A fresh array: (out, in) or (rows, in) for a matrix, (n,) for a vector.
+
+        """
+        data = self.data if rows is None else self.data[rows]
+        columns = self.shape[-1]
+        out = np.empty((len(data), columns), dtype)
+        step = max(1, DEQUANTIZE_CHUNK // columns)
+        for start in range(0, len(data), step):
+            part = np.ascontiguousarray(data[start:start + step])
+            out[start:start + step] = dequantize(part, self.type).reshape(-1, columns)
+        return out[0] if len(self.shape) == 1 else out
 
 
 class GgufModel:
-    """An open file; ``close`` gives the map back."""
+    """
+    An open file; ``close`` gives the map back.
 
-    config: ModelConfig
-    tensors: Dict[str, Tensor]
-    tokenizer: TokenizerMetadata
-    chat_template: Optional[str]
-    file_bytes: int
+    Attributes
+    ----------
+    config
+        Sizes and constants.
+    tensors
+        Every tensor that the forward pass reads, by its name in the file.
+    tokenizer
+        What the tokenizer is built from.
+    chat_template
+        The file's Jinja chat template, or None.
+    file_bytes
+        Size of the file.
+
+    """
+
+    def __init__(
+        self, config: ModelConfig, tensors: Dict[str, Tensor], tokenizer: TokenizerMetadata,
+        chat_template: Optional[str], file_bytes: int,
+    ) -> None:
+        self.config = config
+        self.tensors = tensors
+        self.tokenizer = tokenizer
+        self.chat_template = chat_template
+        self.file_bytes = file_bytes
 
     @classmethod
     def open(cls, path: str) -> 'GgufModel':
-        """Open and check a file; raises ModelFileError with one line naming the fault."""
-        raise NotImplementedError
+        """
+        Open and check a file.
+
+        Raises
+        ------
+        ModelFileError
+            One line: the path, what is wrong with the file and what to do.
+
+        """
+        with _named(path), _mapped(path) as data:
+            header = read_header(data)
+            metadata = Metadata(header.metadata)
+            check_architecture(metadata)
+            for info in header.tensors.values():
+                if not _dequantizable(info.type):
+                    raise ModelFileError(
+                        f'tensor {quote(info.name)} has the type {info.type.name}, which '
+                        'cannot be dequantized; requantize the model to a common type such '
+                        'as Q4_K_M')
+            config = model_config(
+                metadata, header.tensors, _rope_divisors(data, header.tensors))
+            check_tensors(config, header.tensors)
+            tokenizer = tokenizer_metadata(metadata)
+            if len(tokenizer.tokens) != config.vocab_size:
+                raise ModelFileError(
+                    f'the tokenizer has {len(tokenizer.tokens)} tokens and token_embd.weight '
+                    f'{config.vocab_size} rows; get an intact file')
+            template = 'tokenizer.chat_template'
+            return cls(
+                config,
+                {name: _view(data, info) for name, info in header.tensors.items()
+                 if name != 'rope_freqs.weight'},
+                tokenizer,
+                metadata.text(template) if metadata.has(template) else None,
+                len(data),
+            )
 
     def close(self) -> None:
-        """Drop every view into the map and the map itself."""
+        """
+        Drop every view into the map and the map itself. May be called twice.
+
+        A view that a caller still holds stays valid, and the map goes with the last one.
+        """
+        self.tensors = {}
+
+
+def read_tokenizer(path: str) -> TokenizerMetadata:
+    """
+    Read the tokenizer of any GGUF file, a vocabulary without weights included.
+
+    Raises
+    ------
+    ModelFileError
+        As for ``GgufModel.open``.
+
+    """
+    with _named(path), _mapped(path) as data:
+        return tokenizer_metadata(Metadata(read_header(data).metadata))
+
+
+@contextlib.contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Put the path before the message of a ModelFileError."""
+    try:
+        yield
+    except ModelFileError as error:
+        raise ModelFileError(f'{_shown(path)}: {error}') from None
+
+
+def _shown(path: str) -> str:
+    return path if path.isprintable() and path else ascii(path)
+
+
+@contextlib.contextmanager
+def _mapped(path: str) -> Iterator[mmap.mmap]:
+    """Map a regular file; what still has views into it when the block ends keeps it mapped."""
+    try:
+        # A FIFO without a writer would block the open for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise ModelFileError('no such file; check the path') from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, 'strerror', None) or str(error)
+        raise ModelFileError(f'cannot be opened: {reason}; check the path') from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            kind = 'a directory' if stat.S_ISDIR(status.st_mode) else 'no regular file'
+            raise ModelFileError(f'{kind}; give the path of a .gguf file')
+        if status.st_size == 0:
+            raise ModelFileError('the file is empty; get it again')
+        data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise ModelFileError(f'cannot be mapped: {error.strerror}; check the disk') from None
+    finally:
+        os.close(descriptor)
+    try:
+        yield data
+    except BaseException:
+        with contextlib.suppress(BufferError):
+            data.close()
+        raise
+
+
+def _view(data: mmap.mmap, info: TensorInfo) -> Tensor:
+    rows = 1 if len(info.shape) == 1 else int(np.prod(info.shape[:-1]))
+    flat = np.frombuffer(data, np.uint8, info.nbytes, info.start)
+    return Tensor(info.name, info.type, info.shape, flat.reshape(rows, -1))
+
+
+def _rope_divisors(
+    data: mmap.mmap, tensors: Mapping[str, TensorInfo]
+) -> Optional[np.ndarray]:
+    """Read ``rope_freqs.weight`` as float64 where there is one."""
+    info = tensors.get('rope_freqs.weight')
+    if info is None:
+        return None
+    if info.type != GGMLQuantizationType.F32 or info.nbytes > MAX_DIVISOR_BYTES:
+        raise ModelFileError(
+            f'tensor rope_freqs.weight must be a short F32 vector but is {info.type.name} '
+            f'{list(info.shape)}; get an intact file')
+    return _view(data, info).dequantize(dtype=np.float64)
+
+
+@functools.lru_cache(maxsize=None)
+def _dequantizable(kind: GGMLQuantizationType) -> bool:
+    """Say whether the installed gguf package dequantizes a type, by asking it to."""
+    block = np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8)
+    try:
+        dequantize(block, kind)
+    except NotImplementedError:
+        return False
+    return True
