@@ -19,12 +19,12 @@ A check returns the value as the engine takes it, or raises :class:`Refused` wit
 predicate of a sentence about the field: "must be from 0 to 5, not 7".
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from reflex_llm_ros.engine.request import Message
 
-MAX_ID_CHARS = 128
+MAX_NAME_CHARS = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
 ROLES = ('system', 'user', 'assistant', 'tool')
@@ -56,10 +56,10 @@ def shown(value: Any) -> str:
 def check(key: str, value: Any) -> Any:
     """Check the value of a request's key and convert it to what the engine takes."""
     if key in FLOAT_RANGES:
-        return _float(value, *FLOAT_RANGES[key])
+        return number(value, *FLOAT_RANGES[key])
     if key in INTEGER_RANGES:
-        number = _integer(value, *INTEGER_RANGES[key])
-        return None if key == 'seed' and number < 0 else number
+        whole = integer(value, *INTEGER_RANGES[key])
+        return None if key == 'seed' and whole < 0 else whole
     if key in _UNSUPPORTED:
         raise Refused('is not supported by this version')
     if key not in _CHECKS:
@@ -68,7 +68,8 @@ def check(key: str, value: Any) -> Any:
     return _CHECKS[key](value)
 
 
-def _float(value: Any, low: float, high: float) -> float:
+def number(value: Any, low: float, high: float) -> float:
+    """Check a number; integers count as numbers."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Refused(f'must be a number, not {shown(value)}')
     # Also true of NaN and of integers too large for a float.
@@ -77,7 +78,8 @@ def _float(value: Any, low: float, high: float) -> float:
     return float(value)
 
 
-def _integer(value: Any, low: int, high: int) -> int:
+def integer(value: Any, low: int, high: int) -> int:
+    """Check an integer; true and false are none."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise Refused(f'must be an integer, not {shown(value)}')
     if not low <= value <= high:
@@ -85,13 +87,15 @@ def _integer(value: Any, low: int, high: int) -> int:
     return value
 
 
-def _boolean(value: Any) -> bool:
+def boolean(value: Any) -> bool:
+    """Check a truth value."""
     if not isinstance(value, bool):
         raise Refused(f'must be true or false, not {shown(value)}')
     return value
 
 
-def _string(value: Any) -> str:
+def string(value: Any) -> str:
+    """Check that text can be written as UTF-8."""
     if not isinstance(value, str):
         raise Refused(f'must be a string, not {shown(value)}')
     try:
@@ -101,27 +105,42 @@ def _string(value: Any) -> str:
     return value
 
 
+def choice(value: Any, choices: Sequence[str]) -> str:
+    """Check that text is one of a few words."""
+    if value not in choices:
+        raise Refused(f'must be one of {", ".join(choices)}, not {shown(value)}')
+    return str(value)
+
+
+def stop_strings(value: Any) -> tuple[str, ...]:
+    """Check a list of stop strings."""
+    if not isinstance(value, list) or len(value) > MAX_STOP_STRINGS:
+        raise Refused(f'must be a list of at most {MAX_STOP_STRINGS} strings')
+    for text in value:
+        if not 1 <= len(string(text)) <= MAX_STOP_CHARS:
+            raise Refused(f'must hold strings of 1 to {MAX_STOP_CHARS} characters')
+    return tuple(value)
+
+
 def _prompt(value: Any) -> str:
-    prompt = _string(value)
+    prompt = string(value)
     if not prompt.strip():
         raise Refused('is empty')
     return prompt
 
 
 def _id(value: Any) -> str:
-    name = _string(value)
-    if not 1 <= len(name) <= MAX_ID_CHARS:
-        raise Refused(f'must have 1 to {MAX_ID_CHARS} characters, not {len(name)}')
+    name = _conversation(value)
+    if not name:
+        raise Refused('is empty')
     return name
 
 
-def _stop(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(value) > MAX_STOP_STRINGS:
-        raise Refused(f'must be a list of at most {MAX_STOP_STRINGS} strings')
-    for text in value:
-        if not 1 <= len(_string(text)) <= MAX_STOP_CHARS:
-            raise Refused(f'must hold strings of 1 to {MAX_STOP_CHARS} characters')
-    return tuple(value)
+def _conversation(value: Any) -> str:
+    name = string(value)
+    if len(name) > MAX_NAME_CHARS:
+        raise Refused(f'must have at most {MAX_NAME_CHARS} characters, not {len(name)}')
+    return name
 
 
 def _messages(value: Any) -> tuple[Message, ...]:
@@ -137,7 +156,7 @@ def _message(index: int, turn: Any) -> Message:
         raise Refused(
             f'[{index}] has the role {shown(turn["role"])}; known: {", ".join(ROLES)}')
     try:
-        return Message(turn['role'], _string(turn['content']))
+        return Message(turn['role'], string(turn['content']))
     except Refused as refused:
         raise Refused(f'[{index}] content {refused}') from None
 
@@ -146,10 +165,10 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     'id': _id,
     'prompt': _prompt,
     'messages': _messages,
-    'conversation': _string,
-    'system': _string,
-    'stop': _stop,
-    'thinking': _boolean,
-    'interrupt': _boolean,
+    'conversation': _conversation,
+    'system': string,
+    'stop': stop_strings,
+    'thinking': boolean,
+    'interrupt': boolean,
 }
 _UNSUPPORTED = ('json_schema', 'tools')
