@@ -14,10 +14,9 @@
 
 """What the engine asks of a backend."""
 
-from typing import Callable, Iterator, Protocol, Sequence
+from typing import Callable, Dict, Iterator, Protocol, Sequence
 
 import numpy as np
-
 from reflex_llm_ros.engine.memory import MemoryReport
 
 NextToken = Callable[[np.ndarray], int]
@@ -59,7 +58,7 @@ class Backend(Protocol):
     def memory(self) -> MemoryReport:
         """Say what weights, cache and scratch hold and what the device has free."""
 
-    def counters(self) -> dict:
+    def counters(self) -> Dict[str, int]:
         """Count what diagnostics show, such as fallbacks taken, by name."""
 
     def close(self) -> None:

