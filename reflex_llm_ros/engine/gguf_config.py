@@ -15,7 +15,7 @@
 """Sizes and constants of a model, and the tensors that they ask for."""
 
 from dataclasses import dataclass
-from typing import Dict, Mapping, Optional, Tuple
+from typing import Dict, Mapping, Optional, Protocol, Tuple
 
 import numpy as np
 
@@ -61,6 +61,46 @@ class ModelConfig:
     rope: RopeConfig
     qk_norm: bool
     tied_output: bool
+
+
+class Sizes(Protocol):
+    """What the shapes of a model's tensors follow from; a ModelConfig has it all."""
+
+    @property
+    def block_count(self) -> int:
+        """L, the blocks."""
+
+    @property
+    def embedding_length(self) -> int:
+        """E, the hidden size."""
+
+    @property
+    def feed_forward_length(self) -> int:
+        """F, the feed-forward size."""
+
+    @property
+    def head_count(self) -> int:
+        """H, the query heads."""
+
+    @property
+    def head_count_kv(self) -> int:
+        """G, the key and value heads."""
+
+    @property
+    def head_dim(self) -> int:
+        """D, the elements of a head."""
+
+    @property
+    def vocab_size(self) -> int:
+        """V, the rows of the embedding."""
+
+    @property
+    def qk_norm(self) -> bool:
+        """Whether each head of q and k has a norm."""
+
+    @property
+    def tied_output(self) -> bool:
+        """Whether the embedding is the head as well."""
 
 
 def check_architecture(metadata: Metadata) -> str:
@@ -160,24 +200,24 @@ def _head_dim(metadata: Metadata, prefix: str, embedding: int, heads: int) -> in
     return head_dim
 
 
-def expected_shapes(config: ModelConfig) -> Dict[str, Tuple[int, ...]]:
+def expected_shapes(sizes: Sizes) -> Dict[str, Tuple[int, ...]]:
     """Shape of every tensor that the forward pass reads, by name; matrices are (out, in)."""
-    e, f, d = config.embedding_length, config.feed_forward_length, config.head_dim
-    q, kv = config.head_count * d, config.head_count_kv * d
+    e, f, d = sizes.embedding_length, sizes.feed_forward_length, sizes.head_dim
+    q, kv = sizes.head_count * d, sizes.head_count_kv * d
     block: Dict[str, Tuple[int, ...]] = {
         'attn_norm': (e,), 'attn_q': (q, e), 'attn_k': (kv, e), 'attn_v': (kv, e),
         'attn_output': (e, q),
         'ffn_norm': (e,), 'ffn_gate': (f, e), 'ffn_up': (f, e), 'ffn_down': (e, f),
     }
-    if config.qk_norm:
+    if sizes.qk_norm:
         block.update(attn_q_norm=(d,), attn_k_norm=(d,))
-    shapes: Dict[str, Tuple[int, ...]] = {'token_embd.weight': (config.vocab_size, e)}
-    for index in range(config.block_count):
+    shapes: Dict[str, Tuple[int, ...]] = {'token_embd.weight': (sizes.vocab_size, e)}
+    for index in range(sizes.block_count):
         for name, shape in block.items():
             shapes[f'blk.{index}.{name}.weight'] = shape
     shapes['output_norm.weight'] = (e,)
-    if not config.tied_output:
-        shapes['output.weight'] = (config.vocab_size, e)
+    if not sizes.tied_output:
+        shapes['output.weight'] = (sizes.vocab_size, e)
     return shapes
 
 
