@@ -106,6 +106,7 @@ def _copied(path: str) -> Vocabulary:
     if source.pre == 'qwen2' and tokens[place][:3] == list(QWEN3_ADDED[:3]):
         tokens[place] = QWEN3_ADDED
         types[place] = [_added_type(token) for token in QWEN3_ADDED]
+        types[place.stop:] = [int(TokenType.UNUSED)] * (len(tokens) - place.stop)
     for token in (END_OF_TEXT, END_OF_TURN):
         if token not in tokens:
             raise ValueError(f'{path}: the vocabulary lacks {token}')
