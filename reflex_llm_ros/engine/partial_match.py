@@ -14,7 +14,7 @@
 
 """Suffixes of a text that may yet grow into a string that is looked for."""
 
-from typing import Iterable
+from collections.abc import Iterable
 
 
 def open_suffix(text: str, wanted: Iterable[str]) -> int:

@@ -14,7 +14,7 @@
 
 """End a stream of text before a stop string."""
 
-from typing import Sequence
+from collections.abc import Sequence
 
 from reflex_llm_ros.engine.errors import BadRequestError
 from reflex_llm_ros.engine.partial_match import open_suffix

@@ -14,7 +14,7 @@
 
 """Split a stream of text at its think tags into reasoning and answer."""
 
-from typing import List, NamedTuple
+from typing import NamedTuple
 
 from reflex_llm_ros.engine.partial_match import open_suffix
 
@@ -50,9 +50,9 @@ class ThinkSplitter:
         self._after_tag = thinking
         self._held = ''
 
-    def push(self, text: str) -> List[Piece]:
+    def push(self, text: str) -> list[Piece]:
         """Return what is certain so far, in order."""
-        pieces: List[Piece] = []
+        pieces: list[Piece] = []
         text = self._held + text
         while True:
             found = [(start, tag) for tag in (_OPEN, _CLOSE) if (start := text.find(tag)) >= 0]
@@ -68,14 +68,14 @@ class ThinkSplitter:
         self._held = text[cut:]
         return pieces
 
-    def flush(self) -> List[Piece]:
+    def flush(self) -> list[Piece]:
         """Return what was held back, at the end of the stream: it was no tag."""
-        pieces: List[Piece] = []
+        pieces: list[Piece] = []
         text, self._held = self._held, ''
         self._take(text, pieces)
         return pieces
 
-    def _take(self, text: str, pieces: List[Piece]) -> None:
+    def _take(self, text: str, pieces: list[Piece]) -> None:
         if self._after_tag:
             text = text.lstrip('\n')
         if text:

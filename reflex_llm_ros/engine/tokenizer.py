@@ -14,17 +14,16 @@
 
 """Text to token ids and back: byte-level BPE built from a GGUF's own metadata."""
 
+from collections.abc import Iterable, Sequence
 import re
-from typing import FrozenSet, Iterable, List, Optional, Sequence, Set, Tuple, Union
 
+from reflex_llm_ros.engine.errors import BadRequestError, ModelFileError
+from reflex_llm_ros.engine.gguf_tokenizer import TokenizerMetadata
 from tokenizers import Regex
 from tokenizers import Tokenizer as BpeTokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Split
 from tokenizers.pre_tokenizers import Sequence as PreTokenizers
-
-from reflex_llm_ros.engine.errors import BadRequestError, ModelFileError
-from reflex_llm_ros.engine.gguf_tokenizer import TokenizerMetadata
 
 # Values of tokenizer.ggml.token_type (GGUF specification).
 _CONTROL = 3
@@ -68,7 +67,7 @@ _TEXT_TAGS = frozenset({'<think>', '</think>'})
 _MAX_PIECE = 1 << 20
 
 
-def _byte_alphabet() -> Tuple[str, ...]:
+def _byte_alphabet() -> tuple[str, ...]:
     """Return the character that stands for each byte in a byte-level vocabulary (GPT-2)."""
     printable = {*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
@@ -129,11 +128,11 @@ class Tokenizer:
         self._tokens = tokens
         self._ids = {text: index for index, text in enumerate(tokens) if text}
         # Converters do not mark every control token as one.
-        control = {text for text, kind in zip(tokens, types)
+        control = {text for text, kind in zip(tokens, types, strict=True)
                    if kind == _CONTROL or text.startswith('<|') and text.endswith('|>')}
         control |= _END_TEXTS.intersection(self._ids)
         control -= _TEXT_TAGS | {''}
-        user_defined = {text for text, kind in zip(tokens, types) if kind == _USER_DEFINED}
+        user_defined = {text for text, kind in zip(tokens, types, strict=True) if kind == _USER_DEFINED}
         user_defined |= _TEXT_TAGS.intersection(self._ids)
         user_defined -= control | {''}
         self._control = frozenset(self._ids[text] for text in control)
@@ -142,10 +141,10 @@ class Tokenizer:
         self._user_defined_pattern = _any_of(user_defined)
         ends = {self.eos_id, metadata.eot_token_id}
         ends.update(self._ids.get(text) for text in _END_TEXTS)
-        self.end_ids: FrozenSet[int] = frozenset(end for end in ends if end is not None)
+        self.end_ids: frozenset[int] = frozenset(end for end in ends if end is not None)
         self._bpe = self._build_bpe(metadata, control)
 
-    def _build_bpe(self, metadata: TokenizerMetadata, control: Set[str]) -> BpeTokenizer:
+    def _build_bpe(self, metadata: TokenizerMetadata, control: set[str]) -> BpeTokenizer:
         # Text must not become a control token, be it whole (ignore_merges) or by merging.
         vocab = {text: index for text, index in self._ids.items() if text not in control}
         pairs = (merge.partition(' ') for merge in metadata.merges)
@@ -158,13 +157,13 @@ class Tokenizer:
                 f'the tokenizer merges do not fit its tokens: {error}; get an intact file'
             ) from error
         bpe = BpeTokenizer(model)
-        steps: List[PreTokenizer] = [
+        steps: list[PreTokenizer] = [
             Split(Regex(pattern), 'isolated') for pattern in _PRE_TOKENIZERS[metadata.pre]]
         steps.append(ByteLevel(add_prefix_space=False, use_regex=False))
         bpe.pre_tokenizer = PreTokenizers(steps)
         return bpe
 
-    def encode(self, text: str, special: bool) -> List[int]:
+    def encode(self, text: str, special: bool) -> list[int]:
         """
         Return the token ids of a text.
 
@@ -190,17 +189,17 @@ class Tokenizer:
                 f'character {error.start}') from None
         if not special:
             return self._encode_text(text)
-        ids: List[int] = []
+        ids: list[int] = []
         for part in self.split_control(text):
             ids += self._encode_text(part) if isinstance(part, str) else [part]
         return ids
 
-    def split_control(self, text: str) -> List[Union[str, int]]:
+    def split_control(self, text: str) -> list[str | int]:
         """Cut a text at its control tokens, which become ids."""
         return self._split(text, self._control_pattern)
 
-    def _split(self, text: str, pattern: 're.Pattern[str]') -> List[Union[str, int]]:
-        parts: List[Union[str, int]] = []
+    def _split(self, text: str, pattern: 're.Pattern[str]') -> list[str | int]:
+        parts: list[str | int] = []
         start = 0
         for match in pattern.finditer(text):
             if match.start() > start:
@@ -211,8 +210,8 @@ class Tokenizer:
             parts.append(text[start:])
         return parts
 
-    def _encode_text(self, text: str) -> List[int]:
-        ids: List[int] = []
+    def _encode_text(self, text: str) -> list[int]:
+        ids: list[int] = []
         for part in self._split(text, self._user_defined_pattern):
             if isinstance(part, int):
                 ids.append(part)
@@ -257,7 +256,7 @@ class Tokenizer:
                 f'token id {token_id} is outside the vocabulary of {self.vocab_size}')
         return self._tokens[token_id]
 
-    def token_id(self, text: str) -> Optional[int]:
+    def token_id(self, text: str) -> int | None:
         """Return the id of the token that the vocabulary spells so, None when there is none."""
         return self._ids.get(text)
 

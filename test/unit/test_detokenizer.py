@@ -16,9 +16,8 @@
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from vocabularies import tokenizer
-
 from reflex_llm_ros.engine.detokenizer import Detokenizer
+from vocabularies import tokenizer
 
 
 class Bytes:
@@ -65,10 +64,10 @@ def test_no_piece_of_valid_text_is_broken(text):
 
 def test_half_a_character_waits_and_is_replaced_at_the_end():
     tok = tokenizer('qwen2')
-    letter = tok.encode('𐌰', special=False)
+    letter = tok.encode('𒀀', special=False)
     assert len(letter) > 1
     detokenizer = Detokenizer(tok)
-    assert [detokenizer.push(index) for index in letter] == [''] * (len(letter) - 1) + ['𐌰']
+    assert [detokenizer.push(index) for index in letter] == [''] * (len(letter) - 1) + ['𒀀']
     assert detokenizer.push(letter[0]) == ''
     assert detokenizer.flush() == '\ufffd'
     # And then starts anew.

@@ -17,7 +17,6 @@
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 import pytest
-
 from reflex_llm_ros.engine.errors import BadRequestError
 from reflex_llm_ros.engine.stop_strings import StopStrings
 
@@ -36,7 +35,7 @@ def until_first_stop(text, stops):
 
 def chunks_of(data, text):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
-    return [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)])]
+    return [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
 @settings(max_examples=800, deadline=None)

@@ -18,7 +18,6 @@ import re
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-
 from reflex_llm_ros.engine.think_splitter import Piece, ThinkSplitter
 
 parts = st.lists(st.sampled_from(
@@ -31,7 +30,7 @@ def split_whole(text, thinking):
     text = ('<think>' if thinking else '') + text
     spans = re.split(r'(</?think>)\n*', text)
     answer, reasoning = spans[0], ''
-    for tag, span in zip(spans[1::2], spans[2::2]):
+    for tag, span in zip(spans[1::2], spans[2::2], strict=True):
         if tag == '<think>':
             reasoning += span
         else:
@@ -55,7 +54,7 @@ def split_stream(chunks, thinking):
 def test_any_cut_gives_what_the_whole_text_gives(text, thinking, data):
     cuts = (sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=10)))
             if data else range(len(text)))
-    chunks = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)])]
+    chunks = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert split_stream(chunks, thinking) == split_whole(text, thinking)
 
 

@@ -15,17 +15,16 @@
 """Tokenizers: exact ids, round trips, and text that cannot pass for a control token."""
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 import random
 
 from hypothesis import example, given, HealthCheck, settings
 from hypothesis import strategies as st
 import pytest
-from vocabularies import metadata, NAMES, path, tokenizer
-
 from reflex_llm_ros.engine.errors import BadRequestError, ModelFileError
 from reflex_llm_ros.engine.gguf_tokenizer import TokenizerMetadata
 from reflex_llm_ros.engine.tokenizer import Tokenizer
+from vocabularies import metadata, NAMES, path, tokenizer
 
 property_test = settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -56,7 +55,7 @@ def suite(name: str):
     with open(base + '.out', encoding='utf-8') as file:
         lines = file.read().split('\n')
     assert len(texts) == len(lines) > 40
-    return list(zip(texts, ([int(word) for word in line.split()] for line in lines)))
+    return list(zip(texts, ([int(word) for word in line.split()] for line in lines), strict=True))
 
 
 @pytest.mark.parametrize('name', ['qwen2', 'qwen35'])
@@ -78,10 +77,10 @@ def test_decode_gives_back_what_was_encoded(name, text, special):
     assert special or tok.decode(ids) == text
 
 
-@lru_cache(maxsize=None)
+@cache
 def bytes_smollm_lacks():
     bytes_in_order = (*printable, *(byte for byte in range(256) if byte not in printable))
-    lacking = {byte for byte, char in zip(bytes_in_order, byte_alphabet)
+    lacking = {byte for byte, char in zip(bytes_in_order, byte_alphabet, strict=True)
                if char not in metadata('smollm').tokens}
     assert len(lacking) == 21
     return lacking
@@ -127,7 +126,7 @@ def test_control_tokens_only_where_asked(name):
     assert tok.split_control(text) == [start, 'user\nHi', end]
 
 
-@lru_cache(maxsize=None)
+@cache
 def control_texts(name):
     tok = tokenizer(name)
     return [tok.token_text(index) for index in range(tok.vocab_size) if tok.is_control(index)]

@@ -14,7 +14,7 @@
 
 """The real tokenizers that tests share, each built once a session."""
 
-from functools import lru_cache
+from functools import cache
 import importlib.util
 from pathlib import Path
 
@@ -35,13 +35,13 @@ def path(name: str) -> Path:
     return SHARED / f'ggml-vocab-{name}.gguf'
 
 
-@lru_cache(maxsize=None)
+@cache
 def metadata(name: str) -> TokenizerMetadata:
     """Read a tokenizer's metadata."""
     return read_tokenizer(str(path(name)))
 
 
-@lru_cache(maxsize=None)
+@cache
 def tokenizer(name: str) -> Tokenizer:
     """Build a tokenizer."""
     return Tokenizer(metadata(name))
