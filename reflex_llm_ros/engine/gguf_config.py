@@ -14,11 +14,11 @@
 
 """Sizes and constants of a model, and the tensors that they ask for."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Dict, Mapping, Optional, Protocol, Tuple
+from typing import Protocol
 
 import numpy as np
-
 from reflex_llm_ros.engine.errors import ModelFileError
 from reflex_llm_ros.engine.gguf_header import quote, TensorInfo
 from reflex_llm_ros.engine.gguf_metadata import Metadata
@@ -117,7 +117,7 @@ def check_architecture(metadata: Metadata) -> str:
 
 
 def model_config(
-    metadata: Metadata, tensors: Mapping[str, TensorInfo], divisors: Optional[np.ndarray]
+    metadata: Metadata, tensors: Mapping[str, TensorInfo], divisors: np.ndarray | None
 ) -> ModelConfig:
     """
     Read the configuration.
@@ -200,18 +200,18 @@ def _head_dim(metadata: Metadata, prefix: str, embedding: int, heads: int) -> in
     return head_dim
 
 
-def expected_shapes(sizes: Sizes) -> Dict[str, Tuple[int, ...]]:
+def expected_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
     """Shape of every tensor that the forward pass reads, by name; matrices are (out, in)."""
     e, f, d = sizes.embedding_length, sizes.feed_forward_length, sizes.head_dim
     q, kv = sizes.head_count * d, sizes.head_count_kv * d
-    block: Dict[str, Tuple[int, ...]] = {
+    block: dict[str, tuple[int, ...]] = {
         'attn_norm': (e,), 'attn_q': (q, e), 'attn_k': (kv, e), 'attn_v': (kv, e),
         'attn_output': (e, q),
         'ffn_norm': (e,), 'ffn_gate': (f, e), 'ffn_up': (f, e), 'ffn_down': (e, f),
     }
     if sizes.qk_norm:
         block.update(attn_q_norm=(d,), attn_k_norm=(d,))
-    shapes: Dict[str, Tuple[int, ...]] = {'token_embd.weight': (sizes.vocab_size, e)}
+    shapes: dict[str, tuple[int, ...]] = {'token_embd.weight': (sizes.vocab_size, e)}
     for index in range(sizes.block_count):
         for name, shape in block.items():
             shapes[f'blk.{index}.{name}.weight'] = shape

@@ -23,15 +23,14 @@ type tables and the dequantizers are ``gguf``'s.)
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
+from dataclasses import dataclass
+from itertools import pairwise
 import math
 import mmap
 import struct
-from dataclasses import dataclass
-from typing import Dict, List, Tuple, Union
 
-import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
-
+import numpy as np
 from reflex_llm_ros.engine.errors import ModelFileError
 
 MAX_HEADER_BYTES = 1 << 27
@@ -41,7 +40,7 @@ MAX_KEY_BYTES = 1 << 16
 MAX_DIMENSIONS = 4
 DEFAULT_ALIGNMENT = 32
 
-Value = Union[int, float, bool, str, np.ndarray, Tuple[str, ...]]
+Value = int | float | bool | str | np.ndarray | tuple[str, ...]
 """Metadata: scalars, text, numeric arrays (n,) and arrays of strings."""
 
 _DTYPES = {
@@ -70,7 +69,7 @@ class TensorInfo:
 
     name: str
     type: GGMLQuantizationType
-    shape: Tuple[int, ...]
+    shape: tuple[int, ...]
     start: int
     nbytes: int
 
@@ -79,8 +78,8 @@ class TensorInfo:
 class Header:
     """What stands before the tensor data."""
 
-    metadata: Dict[str, Value]
-    tensors: Dict[str, TensorInfo]
+    metadata: dict[str, Value]
+    tensors: dict[str, TensorInfo]
 
 
 def quote(text: str) -> str:
@@ -105,7 +104,7 @@ def read_header(data: mmap.mmap) -> Header:
     cursor.skip(8)
     tensor_count = cursor.count('tensors', 32, MAX_ENTRIES)
     key_count = cursor.count('metadata keys', 13, MAX_ENTRIES)
-    metadata: Dict[str, Value] = {}
+    metadata: dict[str, Value] = {}
     for _ in range(key_count):
         key = cursor.string('a metadata key', MAX_KEY_BYTES)
         if key in metadata:
@@ -135,7 +134,7 @@ def _check_identity(data: mmap.mmap) -> None:
             f'GGUF version {version}, but 2 and 3 are known; get a current file')
 
 
-def _alignment(metadata: Dict[str, Value]) -> int:
+def _alignment(metadata: dict[str, Value]) -> int:
     alignment = metadata.get('general.alignment', DEFAULT_ALIGNMENT)
     if (type(alignment) is not int or not 8 <= alignment <= 1 << 20
             or alignment & (alignment - 1)):
@@ -145,10 +144,10 @@ def _alignment(metadata: Dict[str, Value]) -> int:
 
 
 def _place(
-    stated: List[TensorInfo], data_start: int, alignment: int, file_bytes: int
-) -> Dict[str, TensorInfo]:
+    stated: list[TensorInfo], data_start: int, alignment: int, file_bytes: int
+) -> dict[str, TensorInfo]:
     """Check every tensor's bytes against the file and against each other."""
-    tensors: Dict[str, TensorInfo] = {}
+    tensors: dict[str, TensorInfo] = {}
     for info in stated:
         label = f'tensor {quote(info.name)}'
         if info.name in tensors:
@@ -163,7 +162,7 @@ def _place(
                 f'the file has {file_bytes}; get it again')
         tensors[info.name] = TensorInfo(info.name, info.type, info.shape, start, info.nbytes)
     in_order = sorted(tensors.values(), key=lambda info: info.start)
-    for before, after in zip(in_order, in_order[1:]):
+    for before, after in pairwise(in_order):
         if before.start + before.nbytes > after.start:
             raise ModelFileError(
                 f'tensors {quote(before.name)} and {quote(after.name)} overlap; '
@@ -250,7 +249,7 @@ class _Cursor:
         raise ModelFileError(
             f'{quote(key)} is an array of the unknown type {kind}; {_GET_IT_AGAIN}')
 
-    def _strings(self, key: str, count: int) -> Tuple[str, ...]:
+    def _strings(self, key: str, count: int) -> tuple[str, ...]:
         """Read ``count`` strings; in one plain loop, as there are hundreds of thousands."""
         self._strings_left -= count
         data, end, position = self._data, self._end, self.position

@@ -15,10 +15,8 @@
 """Typed, ranged look-ups in a GGUF file's metadata."""
 
 import math
-from typing import Dict, Optional, Tuple
 
 import numpy as np
-
 from reflex_llm_ros.engine.errors import ModelFileError
 from reflex_llm_ros.engine.gguf_header import quote, Value
 
@@ -31,14 +29,14 @@ class Metadata:
     it when the value has another kind or lies outside its range.
     """
 
-    def __init__(self, values: Dict[str, Value]) -> None:
+    def __init__(self, values: dict[str, Value]) -> None:
         self._values = values
 
     def has(self, key: str) -> bool:
         """Say whether the key is there."""
         return key in self._values
 
-    def integer(self, key: str, low: int, high: int, default: Optional[int] = None) -> int:
+    def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
         """Look up an integer from low to high."""
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
@@ -48,7 +46,7 @@ class Metadata:
                 f'{key} is {value}, outside {low} to {high}; get an intact file')
         return value
 
-    def number(self, key: str, low: float, high: float, default: Optional[float] = None) -> float:
+    def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
         """Look up a finite number from low to high."""
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -65,7 +63,7 @@ class Metadata:
             raise self._wrong(key, 'a truth value', value)
         return value
 
-    def text(self, key: str, default: Optional[str] = None) -> str:
+    def text(self, key: str, default: str | None = None) -> str:
         """Look up a string."""
         value = self._get(key, default)
         if not isinstance(value, str):
@@ -73,8 +71,8 @@ class Metadata:
         return value
 
     def texts(
-        self, key: str, default: Optional[Tuple[str, ...]] = None
-    ) -> Tuple[str, ...]:
+        self, key: str, default: tuple[str, ...] | None = None
+    ) -> tuple[str, ...]:
         """Look up an array of strings."""
         value = self._get(key, default)
         if isinstance(value, np.ndarray) and value.size == 0:
@@ -90,7 +88,7 @@ class Metadata:
             raise self._wrong(key, 'an array of integers', value)
         return value
 
-    def _get(self, key: str, default: Optional[Value]) -> Value:
+    def _get(self, key: str, default: Value | None) -> Value:
         value = self._values.get(key, default)
         if value is None:
             raise ModelFileError(f'the metadata key {key} is missing; get an intact file')

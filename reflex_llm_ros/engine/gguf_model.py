@@ -14,21 +14,23 @@
 
 """A GGUF file opened over one memory map: configuration, tensors, tokenizer metadata."""
 
+from collections.abc import Iterator, Mapping
 import contextlib
+from dataclasses import dataclass
 import functools
 import mmap
 import os
 import stat
-from dataclasses import dataclass
-from typing import Dict, Iterator, Mapping, Optional, Tuple
 
+from gguf import dequantize, GGML_QUANT_SIZES, GGMLQuantizationType
 import numpy as np
 import numpy.typing as npt
-from gguf import dequantize, GGML_QUANT_SIZES, GGMLQuantizationType
-
 from reflex_llm_ros.engine.errors import ModelFileError
 from reflex_llm_ros.engine.gguf_config import (
-    check_architecture, check_tensors, model_config, ModelConfig,
+    check_architecture,
+    check_tensors,
+    model_config,
+    ModelConfig,
 )
 from reflex_llm_ros.engine.gguf_header import quote, read_header, TensorInfo
 from reflex_llm_ros.engine.gguf_metadata import Metadata
@@ -56,11 +58,11 @@ class Tensor:
 
     name: str
     type: GGMLQuantizationType
-    shape: Tuple[int, ...]
+    shape: tuple[int, ...]
     data: np.ndarray
 
     def dequantize(
-        self, rows: Optional[slice] = None, dtype: npt.DTypeLike = np.float32
+        self, rows: slice | None = None, dtype: npt.DTypeLike = np.float32
     ) -> np.ndarray:
         """
         Convert to floats.
@@ -108,8 +110,8 @@ class GgufModel:
     """
 
     def __init__(
-        self, config: ModelConfig, tensors: Dict[str, Tensor], tokenizer: TokenizerMetadata,
-        chat_template: Optional[str], file_bytes: int,
+        self, config: ModelConfig, tensors: dict[str, Tensor], tokenizer: TokenizerMetadata,
+        chat_template: str | None, file_bytes: int,
     ) -> None:
         self.config = config
         self.tensors = tensors
@@ -231,7 +233,7 @@ def _view(data: mmap.mmap, info: TensorInfo) -> Tensor:
 
 def _rope_divisors(
     data: mmap.mmap, tensors: Mapping[str, TensorInfo]
-) -> Optional[np.ndarray]:
+) -> np.ndarray | None:
     """Read ``rope_freqs.weight`` as float64 where there is one."""
     info = tensors.get('rope_freqs.weight')
     if info is None:
@@ -243,7 +245,7 @@ def _rope_divisors(
     return _view(data, info).dequantize(dtype=np.float64)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _dequantizable(kind: GGMLQuantizationType) -> bool:
     """Say whether the installed gguf package dequantizes a type, by asking it to."""
     block = np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8)

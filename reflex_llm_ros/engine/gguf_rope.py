@@ -20,12 +20,10 @@ Context Window Extension of Large Language Models (``yarn``); the Llama 3.1 mode
 scaling arrives as the tensor ``rope_freqs.weight`` of divisors.
 """
 
-import math
 from dataclasses import dataclass
-from typing import Optional
+import math
 
 import numpy as np
-
 from reflex_llm_ros.engine.errors import ModelFileError
 from reflex_llm_ros.engine.gguf_header import quote
 from reflex_llm_ros.engine.gguf_metadata import Metadata
@@ -51,7 +49,7 @@ class RopeConfig:
 
 
 def rope_config(
-    metadata: Metadata, architecture: str, head_dim: int, divisors: Optional[np.ndarray]
+    metadata: Metadata, architecture: str, head_dim: int, divisors: np.ndarray | None
 ) -> RopeConfig:
     """
     Build the rotary embedding of a head of ``head_dim``.

@@ -15,10 +15,8 @@
 """The part of a GGUF file's metadata that describes its tokenizer."""
 
 from dataclasses import dataclass
-from typing import Optional, Tuple
 
 import numpy as np
-
 from reflex_llm_ros.engine.errors import ModelFileError
 from reflex_llm_ros.engine.gguf_metadata import Metadata
 
@@ -31,12 +29,12 @@ class TokenizerMetadata:
 
     model: str
     pre: str
-    tokens: Tuple[str, ...]
-    token_types: Tuple[int, ...]
-    merges: Tuple[str, ...]
-    bos_token_id: Optional[int]
-    eos_token_id: Optional[int]
-    eot_token_id: Optional[int]
+    tokens: tuple[str, ...]
+    token_types: tuple[int, ...]
+    merges: tuple[str, ...]
+    bos_token_id: int | None
+    eos_token_id: int | None
+    eot_token_id: int | None
     add_bos_token: bool
     add_space_prefix: bool
 
@@ -69,7 +67,7 @@ def tokenizer_metadata(metadata: Metadata) -> TokenizerMetadata:
             f'{prefix}token_type has {len(types)} entries for {len(tokens)} tokens; '
             'get an intact file')
 
-    def token_id(name: str) -> Optional[int]:
+    def token_id(name: str) -> int | None:
         key = f'{prefix}{name}_token_id'
         return metadata.integer(key, 0, len(tokens) - 1) if metadata.has(key) else None
 

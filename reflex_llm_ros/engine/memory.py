@@ -14,10 +14,10 @@
 
 """What a model needs in memory, against what is free: computed before it is allocated."""
 
-import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator, Optional
+import re
 
 from reflex_llm_ros.engine.errors import OutOfMemoryError
 from reflex_llm_ros.engine.gguf_config import ModelConfig
@@ -172,7 +172,7 @@ def _cgroup_headrooms(root: Path) -> Iterator[int]:
                 break
 
 
-def _headroom(directory: Path, limit: str, usage: str, droppable: str) -> Optional[int]:
+def _headroom(directory: Path, limit: str, usage: str, droppable: str) -> int | None:
     """Bytes left in one control group, None where it has no limit."""
     try:
         allowed = int((directory / limit).read_text(encoding='ascii'))

@@ -14,11 +14,10 @@
 
 """Sizes of generated models, and which tensor has which type."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Dict, Mapping
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-
 from reflex_llm_ros.engine.gguf_config import expected_shapes
 
 QWEN3_VOCABULARY = 151936
@@ -50,7 +49,7 @@ TINY = ModelShape(
     block_count=2, embedding_length=256, feed_forward_length=512, head_count=4,
     head_count_kv=2, head_dim=64, vocab_size=0, context_length=512)
 
-PRESETS: Dict[str, ModelShape] = {
+PRESETS: dict[str, ModelShape] = {
     'tiny': TINY,
     '0.6b': ModelShape(28, 1024, 3072, 16, 8),
     '1.7b': ModelShape(28, 2048, 6144, 16, 8),
@@ -86,7 +85,7 @@ def use_more_bits(block: int, block_count: int) -> bool:
 
 def tensor_types(
     shape: ModelShape, mix: str, overrides: Mapping[str, GGMLQuantizationType]
-) -> Dict[str, GGMLQuantizationType]:
+) -> dict[str, GGMLQuantizationType]:
     """
     Choose the type of every tensor.
 
@@ -131,9 +130,9 @@ def tensor_types(
 def _q4_k_m(name: str, shape: ModelShape) -> GGMLQuantizationType:
     if name == 'output.weight' or (name == 'token_embd.weight' and shape.tied_output):
         return Q6_K
-    if name.endswith(('.attn_v.weight', '.ffn_down.weight')):
-        if use_more_bits(int(name.split('.')[1]), shape.block_count):
-            return Q6_K
+    if (name.endswith(('.attn_v.weight', '.ffn_down.weight'))
+            and use_more_bits(int(name.split('.')[1]), shape.block_count)):
+        return Q6_K
     return Q4_K
 
 

@@ -23,10 +23,10 @@ Every quantizer rounds against the scale as the decoder will see it (float16, 6 
 clamps it to what float16 holds, and the K-quants search it for the least squared error.
 """
 
-from typing import Callable, Dict, Tuple
+from collections.abc import Callable
 
-import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+import numpy as np
 
 MAX_HALF = 65504.0
 BLOCK = 32
@@ -125,14 +125,14 @@ def _fifth_bits(levels: np.ndarray) -> np.ndarray:
     return np.packbits((levels >> 4).astype(np.uint8), axis=-1, bitorder='little')
 
 
-def _symmetric(blocks: Blocks, bits: int) -> Tuple[np.ndarray, np.ndarray]:
+def _symmetric(blocks: Blocks, bits: int) -> tuple[np.ndarray, np.ndarray]:
     """Scale (n, 1) float16 and levels (n, 32) with the zero in the middle of the range."""
     zero = 1 << (bits - 1)
     scale = _half(_extreme(blocks) / -zero)
     return scale, _level(blocks, scale, -zero, zero - 1) + zero
 
 
-def _affine(blocks: Blocks, bits: int) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _affine(blocks: Blocks, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Scale and minimum (n, 1) float16 and levels (n, 32) above the minimum."""
     top = (1 << bits) - 1
     low = blocks.min(axis=-1, keepdims=True).astype(np.float64)
@@ -168,7 +168,7 @@ def _q8_0(blocks: Blocks) -> np.ndarray:
     return np.hstack([scale.view(np.uint8), levels.astype(np.int8).view(np.uint8)])
 
 
-def _search_affine(sub: np.ndarray, top: int) -> Tuple[np.ndarray, np.ndarray]:
+def _search_affine(sub: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
     """
     Scale and minimum of least squared error for levels 0 to top.
 
@@ -204,7 +204,7 @@ def _search_affine(sub: np.ndarray, top: int) -> Tuple[np.ndarray, np.ndarray]:
     return best_scale, best_low
 
 
-def _affine_super(blocks: Blocks, bits: int) -> Tuple[np.ndarray, np.ndarray]:
+def _affine_super(blocks: Blocks, bits: int) -> tuple[np.ndarray, np.ndarray]:
     """Head bytes (d, dmin, 6-bit scales and minima) and levels (n, 8, 32) of Q4_K, Q5_K."""
     top = (1 << bits) - 1
     sub = blocks.reshape(-1, 8, BLOCK).astype(np.float64)
@@ -280,7 +280,7 @@ def _q6_k(blocks: Blocks) -> np.ndarray:
     ])
 
 
-_QUANTIZERS: Dict[GGMLQuantizationType, Callable[[Blocks], np.ndarray]] = {
+_QUANTIZERS: dict[GGMLQuantizationType, Callable[[Blocks], np.ndarray]] = {
     GGMLQuantizationType.F32: _f32,
     GGMLQuantizationType.F16: _f16,
     GGMLQuantizationType.BF16: _bf16,

@@ -19,20 +19,23 @@ Generate GGUF files that are shaped like Qwen3 models, of any size, with random 
 """
 
 import argparse
-import math
-import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+import math
 from pathlib import Path
-from typing import Callable, Dict, Iterator, Mapping, Optional, Sequence, Tuple, Union
+import sys
 
-import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType, GGUFWriter
-
+import numpy as np
 from reflex_llm_ros.engine.errors import ModelFileError
 from reflex_llm_ros.engine.gguf_config import expected_shapes
 from reflex_llm_ros.synthetic.model_shape import MIXES, ModelShape, PRESETS, tensor_types
 from reflex_llm_ros.synthetic.vocabulary import (
-    DEFAULT_CHAT_TEMPLATE, END_OF_TEXT, END_OF_TURN, vocabulary, Vocabulary,
+    DEFAULT_CHAT_TEMPLATE,
+    END_OF_TEXT,
+    END_OF_TURN,
+    Vocabulary,
+    vocabulary,
 )
 from reflex_llm_ros.synthetic.weights import quantized, synthesized
 
@@ -44,7 +47,7 @@ LARGE_TENSOR = 4_000_000
 
 ALIGNMENT = 32
 
-Value = Union[str, int, float, bool, Sequence[str], Sequence[int]]
+Value = str | int | float | bool | Sequence[str] | Sequence[int]
 
 Progress = Callable[[int, int], None]
 """Called with the bytes of tensors written and the bytes in all."""
@@ -57,10 +60,10 @@ def generate(
     mix: str = 'q4_k_m',
     architecture: str = 'qwen3',
     seed: int = 0,
-    vocabulary_file: Optional[str] = None,
+    vocabulary_file: str | None = None,
     chat_template: str = DEFAULT_CHAT_TEMPLATE,
-    types: Optional[Mapping[str, GGMLQuantizationType]] = None,
-    metadata: Optional[Mapping[str, Optional[Value]]] = None,
+    types: Mapping[str, GGMLQuantizationType] | None = None,
+    metadata: Mapping[str, Value | None] | None = None,
     progress: Progress = lambda done, total: None,
 ) -> None:
     """
@@ -139,7 +142,7 @@ def generate(
 
 def _metadata(
     shape: ModelShape, architecture: str, mix: str, words: Vocabulary, chat_template: str
-) -> Dict[str, Optional[Value]]:
+) -> dict[str, Value | None]:
     a, t = f'{architecture}.', 'tokenizer.ggml.'
     return {
         'general.name': f'Random {architecture} {mix}',
@@ -179,7 +182,7 @@ def _value_type(value: Value) -> GGUFValueType:
     return GGUFValueType.STRING if isinstance(value, str) else GGUFValueType.ARRAY
 
 
-def _bytes(name: str, dimensions: Tuple[int, ...], kind: GGMLQuantizationType) -> int:
+def _bytes(name: str, dimensions: tuple[int, ...], kind: GGMLQuantizationType) -> int:
     block, block_bytes = GGML_QUANT_SIZES[kind]
     if dimensions[-1] % block:
         raise ValueError(
@@ -188,7 +191,7 @@ def _bytes(name: str, dimensions: Tuple[int, ...], kind: GGMLQuantizationType) -
 
 
 def _pieces(
-    name: str, shapes: Mapping[str, Tuple[int, ...]], kind: GGMLQuantizationType,
+    name: str, shapes: Mapping[str, tuple[int, ...]], kind: GGMLQuantizationType,
     shape: ModelShape, seed: int,
 ) -> Iterator[np.ndarray]:
     """Bytes of one tensor, in pieces."""
@@ -207,7 +210,7 @@ def _show(done: int, total: int) -> None:
             f'\r{done / 1e6:,.0f} of {total / 1e6:,.0f} MB' + ('\n' if done == total else ''))
 
 
-def main(arguments: Optional[Sequence[str]] = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     parser = argparse.ArgumentParser(
         prog='qwen3_gguf', description='Write a Qwen3-shaped GGUF with random weights.')

@@ -15,10 +15,8 @@
 """Vocabularies for generated models: copied from a file, or made up."""
 
 from dataclasses import dataclass, replace
-from typing import Dict, List, Optional, Tuple
 
 from gguf import TokenType
-
 from reflex_llm_ros.engine.gguf_model import read_tokenizer
 
 END_OF_TEXT = '<|endoftext|>'
@@ -55,9 +53,9 @@ class Vocabulary:
     """What goes under ``tokenizer.ggml``; the model is ``gpt2``, byte-level BPE."""
 
     pre: str
-    tokens: Tuple[str, ...]
-    types: Tuple[int, ...]
-    merges: Tuple[str, ...]
+    tokens: tuple[str, ...]
+    types: tuple[int, ...]
+    merges: tuple[str, ...]
 
     def token_id(self, text: str) -> int:
         """Find a token's id."""
@@ -76,7 +74,7 @@ class Vocabulary:
             types=self.types + (int(TokenType.UNUSED),) * missing)
 
 
-def vocabulary(path: Optional[str]) -> Vocabulary:
+def vocabulary(path: str | None) -> Vocabulary:
     """
     Make a vocabulary.
 
@@ -118,7 +116,7 @@ def _added_type(token: str) -> int:
     return int(TokenType.CONTROL if token.startswith('<|') else TokenType.USER_DEFINED)
 
 
-def _byte_symbols() -> Dict[int, str]:
+def _byte_symbols() -> dict[int, str]:
     """
     Give every byte a printable character.
 
@@ -135,8 +133,8 @@ def _byte_symbols() -> Dict[int, str]:
 def _made_up() -> Vocabulary:
     """Bytes, the words of ``WORDS`` merged from left to right, and ChatML's tokens."""
     symbols = _byte_symbols()
-    tokens: List[str] = [symbols[byte] for byte in sorted(symbols)]
-    merges: List[str] = []
+    tokens: list[str] = [symbols[byte] for byte in sorted(symbols)]
+    merges: list[str] = []
     for word in WORDS.split(' ')[1:]:
         symbol, *rest = (symbols[byte] for byte in f' {word}'.encode())
         for following in rest:

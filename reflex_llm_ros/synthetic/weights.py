@@ -20,13 +20,12 @@ about unit vectors, what the blocks add to the residual stream sums to about one
 spread enough that a greedy choice has a margin.
 """
 
+from collections.abc import Iterator
 import math
 import zlib
-from typing import Iterator, Tuple
 
-import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-
+import numpy as np
 from reflex_llm_ros.synthetic.model_shape import ModelShape
 from reflex_llm_ros.synthetic.quantize import pack_scales, quantize
 
@@ -59,7 +58,7 @@ def _generator(seed: int, name: str) -> np.random.Generator:
 
 
 def quantized(
-    name: str, dimensions: Tuple[int, ...], kind: GGMLQuantizationType, shape: ModelShape,
+    name: str, dimensions: tuple[int, ...], kind: GGMLQuantizationType, shape: ModelShape,
     seed: int,
 ) -> np.ndarray:
     """
@@ -77,7 +76,7 @@ def quantized(
 
 
 def synthesized(
-    name: str, dimensions: Tuple[int, ...], kind: GGMLQuantizationType, shape: ModelShape,
+    name: str, dimensions: tuple[int, ...], kind: GGMLQuantizationType, shape: ModelShape,
     seed: int,
 ) -> Iterator[np.ndarray]:
     """

@@ -14,9 +14,9 @@
 
 """The memory budget: what fits is decided before anything is allocated."""
 
-import random
 from dataclasses import replace
 from pathlib import Path
+import random
 
 import numpy as np
 import pytest
