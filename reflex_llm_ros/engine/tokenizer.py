@@ -132,7 +132,8 @@ class Tokenizer:
                    if kind == _CONTROL or text.startswith('<|') and text.endswith('|>')}
         control |= _END_TEXTS.intersection(self._ids)
         control -= _TEXT_TAGS | {''}
-        user_defined = {text for text, kind in zip(tokens, types, strict=True) if kind == _USER_DEFINED}
+        user_defined = {text for text, kind in zip(tokens, types, strict=True)
+                        if kind == _USER_DEFINED}
         user_defined |= _TEXT_TAGS.intersection(self._ids)
         user_defined -= control | {''}
         self._control = frozenset(self._ids[text] for text in control)
