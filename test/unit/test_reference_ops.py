@@ -139,7 +139,8 @@ def test_softmax_is_positive_and_sums_to_one(rng):
 
 def test_linear_multiplies_by_the_transpose(rng):
     x, weight = rng.standard_normal((2, 5)), rng.standard_normal((3, 5))
-    expected = [[sum(a * b for a, b in zip(row, column)) for column in weight] for row in x]
+    expected = [
+        [sum(a * b for a, b in zip(row, column, strict=True)) for column in weight] for row in x]
     np.testing.assert_allclose(ops.linear(x, weight), expected, rtol=1e-12)
 
 

@@ -14,13 +14,17 @@
 
 """What the engine asks of a backend."""
 
-from typing import Callable, Dict, Iterator, Protocol, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 from reflex_llm_ros.engine.memory import MemoryReport
 
 NextToken = Callable[[np.ndarray], int]
 """Chooses the next token id from logits (V,) float32."""
+
+Progress = Callable[[float, str], None]
+"""Told the fraction of loading that is done, 0 to 1, and what is being done."""
 
 
 class Backend(Protocol):
@@ -58,7 +62,7 @@ class Backend(Protocol):
     def memory(self) -> MemoryReport:
         """Say what weights, cache and scratch hold and what the device has free."""
 
-    def counters(self) -> Dict[str, int]:
+    def counters(self) -> dict[str, int]:
         """Count what diagnostics show, such as fallbacks taken, by name."""
 
     def close(self) -> None:

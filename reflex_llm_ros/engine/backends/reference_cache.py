@@ -14,12 +14,12 @@
 
 """The keys and values that attention has seen, for the reference backend."""
 
-from typing import Optional, Tuple
 
 import numpy as np
 from reflex_llm_ros.engine.backends import reference_ops as ops
+from reflex_llm_ros.engine.gguf_config import ModelConfig
 
-KeysValues = Tuple[np.ndarray, np.ndarray, Optional[np.ndarray], Optional[np.ndarray]]
+KeysValues = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]
 
 
 class KvCache:
@@ -30,10 +30,8 @@ class KvCache:
     BLAS; what goes in and comes out is (positions, G, D).
     """
 
-    def __init__(
-        self, layers: int, length: int, heads: int, dim: int, dtype: type, int8: bool
-    ) -> None:
-        shape = (layers, heads, length, dim)
+    def __init__(self, sizes: ModelConfig, length: int, dtype: np.dtype, int8: bool) -> None:
+        shape = (sizes.block_count, sizes.head_count_kv, length, sizes.head_dim)
         held = np.int8 if int8 else dtype
         # Zeros cost no memory until a position is written: the system maps pages lazily.
         self._k: np.ndarray = np.zeros(shape, held)

@@ -22,9 +22,8 @@ Symbols: N tokens, T cached positions, E embedding, H query heads, G key/value h
 D head dimension, F feed-forward, V vocabulary.
 """
 
-from typing import Optional, Tuple
-
 import numpy as np
+import numpy.typing as npt
 
 
 def embed(table: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -48,8 +47,8 @@ def linear(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def rope_angles(
-    positions: np.ndarray, frequencies: np.ndarray, dtype: type
-) -> Tuple[np.ndarray, np.ndarray]:
+    positions: np.ndarray, frequencies: np.ndarray, dtype: npt.DTypeLike
+) -> tuple[np.ndarray, np.ndarray]:
     """
     Cosine and sine, both (N, D/2), of every position (N,) times every frequency (D/2,).
 
@@ -79,7 +78,7 @@ def rope(
     return out
 
 
-def _pairs(x: np.ndarray, pairing: str) -> Tuple[np.ndarray, np.ndarray]:
+def _pairs(x: np.ndarray, pairing: str) -> tuple[np.ndarray, np.ndarray]:
     if pairing == 'half':
         half = x.shape[-1] // 2
         return x[..., :half], x[..., half:]
@@ -98,8 +97,8 @@ def attention(
     q: np.ndarray,
     k: np.ndarray,
     v: np.ndarray,
-    k_scale: Optional[np.ndarray] = None,
-    v_scale: Optional[np.ndarray] = None,
+    k_scale: np.ndarray | None = None,
+    v_scale: np.ndarray | None = None,
 ) -> np.ndarray:
     """
     Attend causally from the last N of T positions to all up to and including each.
@@ -154,7 +153,7 @@ def swiglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
         return gate / (1 + np.exp(-gate)) * up
 
 
-def quantize_kv_int8(x: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+def quantize_kv_int8(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     Round every head of keys or values x (N, G, D) to int8 with a scale of its own.
 

@@ -14,13 +14,15 @@
 
 """A dense model's weights, dequantized once for the reference backend."""
 
-from typing import Callable, Dict, List, Tuple
+from collections.abc import Callable, Mapping
+import math
 
 import numpy as np
-from reflex_llm_ros.engine.gguf_model import GgufModel, ModelConfig, Tensor
+import numpy.typing as npt
+from reflex_llm_ros.engine.gguf_config import expected_shapes
+from reflex_llm_ros.engine.gguf_model import GgufModel, Tensor
 from reflex_llm_ros.engine.models.dense import DenseWeights, load_weights
 
-_ALIGNMENT = 64
 _ROWS_AT_ONCE = 256
 
 # Projections of one input share one matrix: one call into BLAS in place of two or three.
@@ -50,56 +52,63 @@ class ReferenceWeights:
     """
 
     def __init__(
-        self, model: GgufModel, dtype: type, on_progress: Callable[[float], None]
+        self, model: GgufModel, dtype: npt.DTypeLike, on_progress: Callable[[float], None]
     ) -> None:
-        shapes = {name: model.tensors[name].shape for name in tensor_names(model.config)}
-        stacks: Dict[str, List[str]] = {}
-        for name in shapes:
-            stacks.setdefault(_stack_of(name), []).append(name)
-
-        per_line = _ALIGNMENT // np.dtype(dtype).itemsize
-        sizes = {
-            stack: sum(int(np.prod(shapes[name])) for name in members)
-            for stack, members in stacks.items()
-        }
-        padded = {stack: -(-size // per_line) * per_line for stack, size in sizes.items()}
-        arena: np.ndarray = np.empty(sum(padded.values()), dtype)
-        self.nbytes = arena.nbytes
-
-        whole: Dict[str, np.ndarray] = {}
-        part: Dict[str, np.ndarray] = {}
-        start = 0
-        for stack, members in stacks.items():
-            flat = arena[start:start + sizes[stack]]
-            width = shapes[stack][-1]
-            matrix = flat.reshape(width, -1).T if len(shapes[stack]) > 1 else flat
-            start += padded[stack]
-            row = 0
-            for name in members:
-                rows = shapes[name][0]
-                part[name] = matrix[row:row + rows]
-                _dequantize_into(part[name], model.tensors[name])
-                row += rows
-            whole[stack] = matrix
-            on_progress(start / len(arena))
-
+        shapes = expected_shapes(model.config)
+        arena, stacks, parts = _lay_out(shapes, np.dtype(dtype))
+        done = 0
+        for name, part in parts.items():
+            _dequantize_into(part, model.tensors[name])
+            done += part.size
+            on_progress(done / arena.size)
         blocks = range(model.config.block_count)
-        self.dense: DenseWeights[np.ndarray] = load_weights(model.config, part.__getitem__)
-        self.qkv = [whole[f'blk.{index}.attn_q.weight'] for index in blocks]
-        self.gate_up = [whole[f'blk.{index}.ffn_gate.weight'] for index in blocks]
+        self.nbytes = arena.nbytes
+        self.dense: DenseWeights[np.ndarray] = load_weights(model.config, parts.__getitem__)
+        self.qkv = [stacks[f'blk.{index}.attn_q.weight'] for index in blocks]
+        self.gate_up = [stacks[f'blk.{index}.ffn_gate.weight'] for index in blocks]
 
 
-def tensor_names(config: ModelConfig) -> Tuple[str, ...]:
-    """Names of the tensors that the forward pass of a model reads."""
-    names: List[str] = []
-    load_weights(config, names.append)
-    return tuple(names)
+def weight_bytes(shapes: Mapping[str, tuple[int, ...]], dtype: npt.DTypeLike) -> int:
+    """Bytes that tensors of these shapes take once they are dequantized."""
+    return sum(map(math.prod, shapes.values())) * np.dtype(dtype).itemsize
+
+
+def _lay_out(
+    shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype
+) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """
+    Allocate all weights and divide the allocation among them.
+
+    Returns
+    -------
+    tuple
+        The allocation; the stacked matrices, by the name of the tensor that opens each; and
+        every tensor by its name.
+
+    """
+    members: dict[str, list[str]] = {}
+    for name in shapes:
+        members.setdefault(_stack_of(name), []).append(name)
+    arena: np.ndarray = np.empty(weight_bytes(shapes, dtype) // dtype.itemsize, dtype)
+    stacks, parts = {}, {}
+    start = 0
+    for stack, names in members.items():
+        size = sum(math.prod(shapes[name]) for name in names)
+        flat = arena[start:start + size]
+        start += size
+        stacks[stack] = flat.reshape(shapes[stack][-1], -1).T if len(shapes[stack]) > 1 else flat
+        row = 0
+        for name in names:
+            rows = shapes[name][0]
+            parts[name] = stacks[stack][row:row + rows]
+            row += rows
+    return arena, stacks, parts
 
 
 def _stack_of(name: str) -> str:
     """Return the name of the tensor that opens the stack a tensor belongs to."""
-    block, _, rest = name.rpartition('.weight')[0].rpartition('.')
-    return f'{block}.{_STACKED_ON[rest]}.weight' if rest in _STACKED_ON else name
+    block, _, kind = name[:-len('.weight')].rpartition('.')
+    return f'{block}.{_STACKED_ON[kind]}.weight' if kind in _STACKED_ON else name
 
 
 def _dequantize_into(out: np.ndarray, tensor: Tensor) -> None:

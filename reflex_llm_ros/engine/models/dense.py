@@ -21,14 +21,15 @@ They differ in two places: Qwen3 normalizes each head of q and k (``attn_q_norm`
 (``ModelConfig.rope.pairing``).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable, Generic, List, Optional, Protocol, Tuple, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from reflex_llm_ros.engine.gguf_model import ModelConfig
 
 Array = TypeVar('Array')
 Weight = TypeVar('Weight')
-Batch = TypeVar('Batch', contravariant=True)
+Batch_contra = TypeVar('Batch_contra', contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class DenseLayer(Generic[Weight]):
     attn_q: Weight
     attn_k: Weight
     attn_v: Weight
-    attn_q_norm: Optional[Weight]
-    attn_k_norm: Optional[Weight]
+    attn_q_norm: Weight | None
+    attn_k_norm: Weight | None
     attn_output: Weight
     ffn_norm: Weight
     ffn_gate: Weight
@@ -54,12 +55,12 @@ class DenseWeights(Generic[Weight]):
     """A whole model's weights; ``output`` is ``token_embd`` when the head is tied."""
 
     token_embd: Weight
-    layers: Tuple[DenseLayer[Weight], ...]
+    layers: tuple[DenseLayer[Weight], ...]
     output_norm: Weight
     output: Weight
 
 
-class DenseSteps(Protocol[Array, Weight, Batch]):
+class DenseSteps(Protocol[Array, Weight, Batch_contra]):
     """
     What a backend does in a dense forward pass.
 
@@ -68,36 +69,38 @@ class DenseSteps(Protocol[Array, Weight, Batch]):
     k, v (N, G, D).
     """
 
-    def embed(self, table: Weight, batch: Batch) -> Array:
+    def embed(self, table: Weight, batch: Batch_contra) -> Array:
         """Rows of the embedding, x (N, E)."""
 
     def norm_qkv(
-        self, x: Array, layer: DenseLayer[Weight], batch: Batch
-    ) -> Tuple[Array, Array, Array]:
+        self, x: Array, layer: DenseLayer[Weight], batch: Batch_contra
+    ) -> tuple[Array, Array, Array]:
         """RMSNorm, then the three projections: q, k, v."""
 
     def rope_store(
-        self, q: Array, k: Array, v: Array, layer: DenseLayer[Weight], batch: Batch
+        self, q: Array, k: Array, v: Array, layer: DenseLayer[Weight], batch: Batch_contra
     ) -> Array:
         """Head norms where the layer has them, rotary embedding, k and v to the cache: q."""
 
-    def attention(self, q: Array, layer: DenseLayer[Weight], batch: Batch) -> Array:
+    def attention(self, q: Array, layer: DenseLayer[Weight], batch: Batch_contra) -> Array:
         """Causal attention against the cache, (N, H*D)."""
 
-    def linear_add(self, x: Array, weight: Weight, residual: Array, batch: Batch) -> Array:
+    def linear_add(self, x: Array, weight: Weight, residual: Array, batch: Batch_contra) -> Array:
         """``residual + x @ weight.T``, (N, E)."""
 
-    def norm_gate_up(self, x: Array, layer: DenseLayer[Weight], batch: Batch) -> Array:
+    def norm_gate_up(self, x: Array, layer: DenseLayer[Weight], batch: Batch_contra) -> Array:
         """RMSNorm, then ``silu(gate) * up``, (N, F)."""
 
     def norm_logits(
-        self, x: Array, norm: Weight, output: Weight, batch: Batch
+        self, x: Array, norm: Weight, output: Weight, batch: Batch_contra
     ) -> Array:
         """Final RMSNorm and head of the last position: logits (V,) float32."""
 
 
 def forward(
-    steps: DenseSteps[Array, Weight, Batch], weights: DenseWeights[Weight], batch: Batch
+    steps: DenseSteps[Array, Weight, Batch_contra],
+    weights: DenseWeights[Weight],
+    batch: Batch_contra,
 ) -> Array:
     """Logits (V,) of the last of N tokens."""
     x = steps.embed(weights.token_embd, batch)
@@ -116,25 +119,29 @@ def load_weights(
 ) -> DenseWeights[Weight]:
     """Place every tensor of the model, in file-independent order, by its GGUF name."""
     token_embd = place('token_embd.weight')
-    layers: List[DenseLayer[Weight]] = []
-    for index in range(config.block_count):
-        def block(name: str) -> Weight:
-            return place(f'blk.{index}.{name}.weight')
-
-        layers.append(DenseLayer(
-            index=index,
-            attn_norm=block('attn_norm'),
-            attn_q=block('attn_q'),
-            attn_k=block('attn_k'),
-            attn_v=block('attn_v'),
-            attn_q_norm=block('attn_q_norm') if config.qk_norm else None,
-            attn_k_norm=block('attn_k_norm') if config.qk_norm else None,
-            attn_output=block('attn_output'),
-            ffn_norm=block('ffn_norm'),
-            ffn_gate=block('ffn_gate'),
-            ffn_up=block('ffn_up'),
-            ffn_down=block('ffn_down'),
-        ))
+    layers = tuple(_load_layer(config, index, place) for index in range(config.block_count))
     output_norm = place('output_norm.weight')
     output = token_embd if config.tied_output else place('output.weight')
-    return DenseWeights(token_embd, tuple(layers), output_norm, output)
+    return DenseWeights(token_embd, layers, output_norm, output)
+
+
+def _load_layer(
+    config: ModelConfig, index: int, place: Callable[[str], Weight]
+) -> DenseLayer[Weight]:
+    def block(name: str) -> Weight:
+        return place(f'blk.{index}.{name}.weight')
+
+    return DenseLayer(
+        index=index,
+        attn_norm=block('attn_norm'),
+        attn_q=block('attn_q'),
+        attn_k=block('attn_k'),
+        attn_v=block('attn_v'),
+        attn_q_norm=block('attn_q_norm') if config.qk_norm else None,
+        attn_k_norm=block('attn_k_norm') if config.qk_norm else None,
+        attn_output=block('attn_output'),
+        ffn_norm=block('ffn_norm'),
+        ffn_gate=block('ffn_gate'),
+        ffn_up=block('ffn_up'),
+        ffn_down=block('ffn_down'),
+    )
