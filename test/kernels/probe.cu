@@ -1,0 +1,94 @@
+// Copyright 2026 The reflex_llm_ros authors
+//
+// Licensed under the Apache License, Version 2.0 (the "License");
+// you may not use this file except in compliance with the License.
+// You may obtain a copy of the License at
+//
+//     http://www.apache.org/licenses/LICENSE-2.0
+//
+// Unless required by applicable law or agreed to in writing, software
+// distributed under the License is distributed on an "AS IS" BASIS,
+// WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+// See the License for the specific language governing permissions and
+// limitations under the License.
+
+// Kernels that test the shim itself: one for each thing that it must do or must catch.
+
+#include "device.cuh"
+
+extern "C" __global__ void probe_reverse(float *__restrict__ y, const float *__restrict__ x,
+                                         int32_t count) {
+  DYNAMIC_SHARED(float, tile);
+  const int index = blockIdx.x * blockDim.x + threadIdx.x;
+  if (index < count) tile[threadIdx.x] = x[index];
+  __syncthreads();
+  const int mirrored = min(int(blockDim.x), count - int(blockIdx.x * blockDim.x)) - 1;
+  if (index < count) y[index] = tile[mirrored - threadIdx.x];
+}
+
+extern "C" __global__ void probe_block_sum(float *__restrict__ y, const half_t *__restrict__ x) {
+  __shared__ float partial[4];
+  const int index = blockIdx.x * blockDim.x + threadIdx.x;
+  const float sum = warp_sum(half_to_float(x[index]));
+  if (threadIdx.x % WARP_SIZE == 0) partial[threadIdx.x / WARP_SIZE] = sum;
+  __syncthreads();
+  if (threadIdx.x == 0) y[blockIdx.x] = (partial[0] + partial[1]) + (partial[2] + partial[3]);
+}
+
+extern "C" __global__ void probe_round(half_t *__restrict__ y, const float *__restrict__ x) {
+  y[threadIdx.x] = float_to_half(x[threadIdx.x]);
+}
+
+extern "C" __global__ void probe_shuffles(int32_t *__restrict__ y) {
+  const int lane = threadIdx.x % WARP_SIZE;
+  y[threadIdx.x] = __shfl_sync(0xffffffffu, lane, 5);
+  y[threadIdx.x + 32] = __shfl_up_sync(0xffffffffu, lane, 3);
+  y[threadIdx.x + 64] = __shfl_down_sync(0xffffffffu, lane, 3, 8);
+  y[threadIdx.x + 96] = __shfl_xor_sync(0xffffffffu, lane, 16, 32);
+  y[threadIdx.x + 128] = int(__ballot_sync(0xffffffffu, lane % 3 == 0));
+  if (lane < 16) y[threadIdx.x + 160] = __shfl_xor_sync(0x0000ffffu, lane, 1);
+}
+
+extern "C" __global__ void probe_uninitialized_shared(float *__restrict__ y) {
+  __shared__ float never_written[32];
+  DYNAMIC_SHARED(float, never_written_either);
+  y[threadIdx.x] = never_written[threadIdx.x];
+  y[threadIdx.x + 32] = never_written_either[threadIdx.x];
+  never_written[threadIdx.x] = 0.0f;
+  never_written_either[threadIdx.x] = 0.0f;
+}
+
+// Each thread reads what its neighbour in the next warp wrote, with no barrier between.
+extern "C" __global__ void probe_missing_barrier(float *__restrict__ y) {
+  __shared__ float tile[64];
+  tile[threadIdx.x] = float(threadIdx.x);
+  y[blockIdx.x * 64 + threadIdx.x] = tile[(threadIdx.x + 32) % 64];
+}
+
+extern "C" __global__ void probe_divergent_barrier(float *__restrict__ y) {
+  if (threadIdx.x < 40) return;
+  __syncthreads();
+  y[threadIdx.x] = 0.0f;
+}
+
+extern "C" __global__ void probe_divergent_shuffle(float *__restrict__ y) {
+  if (threadIdx.x != 7) y[threadIdx.x] = warp_sum(1.0f);
+}
+
+extern "C" __global__ void probe_read(uint8_t *__restrict__ y, const uint8_t *__restrict__ x,
+                                      int64_t offset) {
+  if (threadIdx.x == 0) y[0] = x[offset];
+}
+
+extern "C" __global__ void probe_read_word(uint32_t *__restrict__ y,
+                                           const uint8_t *__restrict__ x, int64_t offset) {
+  if (threadIdx.x == 0) y[0] = *reinterpret_cast<const uint32_t *>(x + offset);
+}
+
+extern "C" __global__ void probe_shared_overflow(float *__restrict__ y, int32_t index) {
+  __shared__ float tile[32];
+  float *const alias = tile;
+  alias[threadIdx.x] = 1.0f;
+  __syncthreads();
+  y[threadIdx.x] = alias[index];
+}
