@@ -244,7 +244,8 @@ class Worker:
     def snapshot(self) -> Snapshot:
         """Say how things stand."""
         with self._changed:
-            return replace(self._snapshot, busy=self._busy, waiting=len(self._waiting))
+            return replace(
+                self._snapshot, busy=self._running is not None, waiting=len(self._waiting))
 
     # --- with the lock held
 
