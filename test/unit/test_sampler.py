@@ -63,8 +63,12 @@ def test_filters_keep_exactly_their_set(rng, size, top_k, top_p, min_p):
     for scale in (0.01, 1, 5):
         logits = (rng.standard_normal(size) * scale).astype(np.float32)
         ids = keep(logits, top_k, top_p, min_p)
-        assert sorted(ids.tolist()) == sorted(
-            kept_by_definition(logits.astype(float).tolist(), top_k, top_p, min_p))
+        # Rounding may move a token over the border of top-p that lies within 1e-6 of it.
+        fewest, most = (
+            kept_by_definition(logits.tolist(), top_k, top_p + slack, min_p)
+            for slack in ((-1e-6, 1e-6) if 0 < top_p < 1 else (0, 0)))
+        assert len(fewest) <= len(ids) <= len(most)
+        assert sorted(ids.tolist()) == sorted(most[:len(ids)])
 
 
 def test_filters_on_probabilities_one_can_check_by_eye():
