@@ -45,6 +45,8 @@ Progress = Callable[[float, str], None]
 class EngineLike(Protocol):
     """What the worker asks of an engine."""
 
+    info: Any
+
     def generate(
         self, request: GenerateRequest, cancelled: Callable[[], bool]
     ) -> Iterator[EngineEvent]:
@@ -81,6 +83,7 @@ class Snapshot:
     answered: int = 0
     dropped: int = 0
     last: Done | None = None
+    info: Any = None
     memory: MemoryReport | None = None
     counters: dict[str, Any] = field(default_factory=dict)
     fault: str = ''
@@ -362,7 +365,8 @@ class Worker:
     def _observe(self, engine: EngineLike, ending: Done | Error | None = None) -> None:
         memory, counters = engine.memory(), dict(engine.counters())
         with self._changed:
-            self._snapshot = replace(self._snapshot, memory=memory, counters=counters)
+            self._snapshot = replace(
+                self._snapshot, info=engine.info, memory=memory, counters=counters)
             if isinstance(ending, Done):
                 self._snapshot = replace(
                     self._snapshot, last=ending, answered=self._snapshot.answered + 1)

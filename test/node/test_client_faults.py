@@ -14,25 +14,26 @@
 
 """The client against a node that misbehaves in ways that the real one does not."""
 
+from concurrent.futures import CancelledError
 import json
 import os
 import random
 import threading
 import time
-from concurrent.futures import CancelledError
 
 import pytest
 
 rclpy = pytest.importorskip('rclpy', reason='rclpy is not installed')
 
-from rclpy.executors import (  # noqa: E402
-    ExternalShutdownException, MultiThreadedExecutor, SingleThreadedExecutor,
+from rclpy.executors import (
+    ExternalShutdownException,
+    MultiThreadedExecutor,
+    SingleThreadedExecutor,
 )
-from rclpy.qos import QoSDurabilityPolicy  # noqa: E402
-from std_msgs.msg import String  # noqa: E402
-from std_srvs.srv import Trigger  # noqa: E402
-
-from reflex_llm_ros.client import AnswerTimeout, LlmError, qos, ReflexLlmClient  # noqa: E402
+from rclpy.qos import QoSDurabilityPolicy
+from reflex_llm_ros.client import AnswerTimeout, LlmError, qos, ReflexLlmClient
+from std_msgs.msg import String
+from std_srvs.srv import Trigger
 
 DONE = {'type': 'done', 'finish_reason': 'stop', 'prompt_tokens': 5, 'completion_tokens': 2,
         'ttft_ms': 1.0, 'tokens_per_s': 10.0, 'prefill_tokens_per_s': 50.0}

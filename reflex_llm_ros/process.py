@@ -1,0 +1,102 @@
+# Copyright 2026 The reflex_llm_ros authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""A node as a process: signals, executor, exit code."""
+
+from collections.abc import Callable
+import os
+import signal
+import sys
+import threading
+import traceback
+from typing import TypeVar
+
+import rclpy
+from rclpy.executors import ExternalShutdownException, MultiThreadedExecutor
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+
+EXECUTOR_THREADS = 4
+STOP_S = 1.2
+SPIN_S = 0.1
+SPIN_END_S = 0.5
+
+
+StoppableNode = TypeVar('StoppableNode', bound=Node)
+
+
+def run(
+    make_node: Callable[[], StoppableNode],
+    stop: Callable[[StoppableNode, float], bool],
+    args: list[str] | None,
+) -> int:
+    """
+    Spin a node until SIGINT, SIGTERM or a shutdown of its context; return the exit code.
+
+    ``stop`` ends what the node does while publishers still work, and says whether that was
+    possible in so many seconds.
+
+    rclpy's own signal handlers shut the context down at once, and nothing could be published
+    after that. Here the node first gets to end its work and tell so.
+    """
+    ending = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ending.set())
+    rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        node = make_node()
+    except Exception as error:
+        print(f'cannot start: {error}', file=sys.stderr)
+        rclpy.try_shutdown()
+        return 1
+    executor = MultiThreadedExecutor(num_threads=EXECUTOR_THREADS)
+    executor.add_node(node)
+    stopped = threading.Event()
+    # The main thread is left to the signals: Python runs their handlers nowhere else.
+    spinner = threading.Thread(target=_spin, args=(executor, node, stopped, ending), daemon=True)
+    spinner.start()
+    ending.wait()
+
+    clean = stop(node, STOP_S)
+    stopped.set()
+    spinner.join(SPIN_END_S)
+    clean = clean and not spinner.is_alive()
+    if clean:
+        executor.shutdown(timeout_sec=0.0)
+        node.destroy_node()
+    rclpy.try_shutdown()
+    if not clean:
+        # A device call that does not return would keep the interpreter from ending.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    return 0
+
+
+def _spin(
+    executor: MultiThreadedExecutor, node: Node, stopped: threading.Event, ending: threading.Event
+) -> None:
+    """
+    Spin on after an exception: it belongs to one callback, the node to all.
+
+    On Humble and Jazzy the request of an illegal transition raises here.
+    """
+    while not stopped.is_set() and executor.context.ok():
+        try:
+            executor.spin_once(timeout_sec=SPIN_S)
+        except ExternalShutdownException:
+            break
+        except Exception as error:
+            node.get_logger().error(f'a callback failed: {error}\n{traceback.format_exc()}')
+    ending.set()
