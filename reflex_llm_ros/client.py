@@ -30,9 +30,9 @@ called from any callback)::
 """
 
 import atexit
+from concurrent.futures import Future
 import threading
 import time
-from concurrent.futures import Future
 from typing import Any
 
 import rclpy
@@ -42,17 +42,27 @@ from rclpy.clock import Clock, ClockType  # type: ignore[attr-defined]
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSDurabilityPolicy, QoSHistoryPolicy, QoSProfile, QoSReliabilityPolicy
-from std_msgs.msg import String
-from std_srvs.srv import Trigger
-
 from reflex_llm_ros.answer import (
-    Answer, AnswerStream, AnswerTimeout, CHECK_PERIOD_S, LlmError, no_server, Part, Patience,
+    Answer,
+    AnswerStream,
+    AnswerTimeout,
+    CHECK_PERIOD_S,
+    LlmError,
+    no_server,
+    Part,
+    Patience,
     PendingAnswer,
 )
 from reflex_llm_ros.engine.errors import EngineError
 from reflex_llm_ros.protocol import (
-    encode_request, event_from_json, new_id, Status, status_from_json,
+    encode_request,
+    event_from_json,
+    new_id,
+    Status,
+    status_from_json,
 )
+from std_msgs.msg import String
+from std_srvs.srv import Trigger
 
 __all__ = ['Answer', 'AnswerStream', 'AnswerTimeout', 'LlmError', 'Part', 'ReflexLlmClient']
 
@@ -124,7 +134,7 @@ class ReflexLlmClient:
             qos(1, QoSDurabilityPolicy.TRANSIENT_LOCAL), callback_group=group)
         self._requests = self.node.create_publisher(String, f'{server}/request', qos(10))
         self._cancel = self.node.create_publisher(String, f'{server}/cancel', qos(10))
-        self._reset: Client = self.node.create_client(
+        self._reset: Client[Trigger.Request, Trigger.Response] = self.node.create_client(
             Trigger, f'{server}/reset', callback_group=group)
         # Patience is counted in real seconds, whatever use_sim_time says.
         self._timer = self.node.create_timer(
@@ -134,7 +144,7 @@ class ReflexLlmClient:
     def __enter__(self) -> 'ReflexLlmClient':
         return self
 
-    def __exit__(self, *unused: Any) -> None:
+    def __exit__(self, *unused: object) -> None:
         self.close()
 
     def wait_for_server(self, timeout_s: float | None = None) -> None:
@@ -332,8 +342,10 @@ class _SpinningNode:
         # Not the default context: that is the program's, and so are its signal handlers.
         self._context = rclpy.Context()
         rclpy.init(context=self._context)
+        # The program's own arguments may rename its node, but must not rename this one.
         self.node = rclpy.create_node(
-            f'reflex_llm_client_{new_id()}', context=self._context, use_global_arguments=False)
+            'reflex_llm_client', context=self._context, start_parameter_services=False,
+            cli_args=['--ros-args', '-r', f'__node:=reflex_llm_client_{new_id()}'])
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.node)
         self._thread = threading.Thread(target=self._spin, daemon=True)

@@ -20,9 +20,14 @@ import random
 import time
 
 import pytest
-
 from reflex_llm_ros.answer import (
-    Answer, AnswerStream, AnswerTimeout, LlmError, Part, Patience, PendingAnswer,
+    Answer,
+    AnswerStream,
+    AnswerTimeout,
+    LlmError,
+    Part,
+    Patience,
+    PendingAnswer,
 )
 from reflex_llm_ros.engine.request import Done, Reasoning, Started, Token
 from reflex_llm_ros.protocol import Error, Event, Queued
@@ -179,8 +184,7 @@ def test_stream_raises_after_the_text_that_came(pending):
     pending.take(Event('a', 1, Error('engine_error', 'device lost')))
     texts = []
     with pytest.raises(LlmError, match='device lost'):
-        for text in AnswerStream(pending, check=Calls(), cancel=Calls()):
-            texts.append(text)
+        texts.extend(AnswerStream(pending, check=Calls(), cancel=Calls()))
     assert texts == ['A']
 
 

@@ -21,7 +21,7 @@ import yaml
 
 pytest.importorskip('rcl_interfaces', reason='the parameter table needs the ROS messages')
 
-from reflex_llm_ros.parameters import reason_against, TABLE  # noqa: E402
+from reflex_llm_ros.parameters import reason_against, TABLE
 
 CONFIG = Path(__file__).resolve().parents[2] / 'config'
 
