@@ -1,0 +1,152 @@
+# Copyright 2026 The reflex_llm_ros authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""What the chat puts on the terminal, and what it puts there when there is none."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+import sys
+
+from reflex_llm_ros.cli.wrap import WordWrap
+from reflex_llm_ros.client import Answer, Part
+from reflex_llm_ros.protocol import Status
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
+
+# A model can be made to say anything, escape sequences for the terminal too.
+PRINTABLE = {code: None for code in [*range(32), *range(127, 160)] if chr(code) not in '\n\t'}
+
+
+class Screen:
+    """Answers go to the standard output, everything else to the standard error."""
+
+    def __init__(self) -> None:
+        self._out = Console(highlight=False)
+        self._err = Console(highlight=False, stderr=True)
+        self._talks = sys.stdin.isatty() and self._out.is_terminal
+        if self._talks:
+            import readline  # noqa: F401 (input() then edits lines and has a history)
+
+    def ask(self) -> str | None:
+        """Read a line; None at the end."""
+        try:
+            # Readline has to be told which characters take no room.
+            prompt = '\n\001\033[1;36m\002> \001\033[0m\002' if self._talks else ''
+            return input(prompt).strip()
+        except EOFError:
+            if self._talks:
+                self.end_line()
+            return None
+
+    def greet(self, model: str, server: str) -> None:
+        """Say who is there and which keys do what."""
+        if self._talks:
+            self.note(f'{model or "model"} on {server}. '
+                      'Ctrl-C cancels an answer, /reset forgets, Ctrl-D ends.')
+
+    def note(self, text: str) -> None:
+        """Say something of lesser importance."""
+        self._err.print(Text(text, style='dim'))
+
+    def error(self, text: str) -> None:
+        """Say what is wrong."""
+        self._err.print(Text(text, style='red'), soft_wrap=True)
+
+    def end_line(self) -> None:
+        """Leave the line that the cursor is in."""
+        self._err.print()
+
+    @contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """Show that something is waited for, on a terminal."""
+        with self._err.status(Text(text, style='dim')):
+            yield
+
+    @contextmanager
+    def loading(self) -> Iterator[Callable[[Status | None], None]]:
+        """Show how far loading is: a bar, or a line for every step without a terminal."""
+        progress = Progress(
+            TextColumn('[dim]{task.description}'), BarColumn(),
+            TextColumn('{task.percentage:.0f} %'), console=self._err, transient=True, disable=not self._err.is_terminal)
+        steps: list[str] = []
+
+        def show(status: Status | None) -> None:
+            if status is None or status.state != 'loading':
+                return
+            if status.step not in steps:
+                steps.append(status.step)
+                if not self._err.is_terminal:
+                    self.note(f'loading {status.model}: {status.step}')
+            text = f'loading {status.model}: {status.step}'
+            if not progress.tasks:
+                progress.add_task(text, total=100)
+            progress.update(progress.tasks[0].id, description=text, completed=status.percent)
+
+        with progress:
+            yield show
+
+    @contextmanager
+    def answer(self) -> Iterator[Callable[[Part], None]]:
+        """Print an answer part by part, wrapped and its reasoning dimmed on a terminal."""
+        if not self._out.is_terminal:
+            yield self._write_plain
+            self._write_plain(Part('\n', reasoning=False))
+            return
+        spinner = self._err.status(Text('thinking', style='dim'))
+        wrap = WordWrap(self._out.width)
+        last: Part | None = None
+
+        def put(text: str, reasoning: bool) -> None:
+            style = 'dim italic' if reasoning else ''
+            self._out.print(Text(text, style=style), end='', soft_wrap=True)
+
+        def write(part: Part) -> None:
+            nonlocal wrap, last
+            text = part.text.translate(PRINTABLE)
+            if last is None or last.reasoning != part.reasoning:
+                text = text.lstrip('\n')
+                if not text:
+                    return
+                spinner.stop()
+                if last is not None:
+                    put(wrap.flush() + '\n\n', last.reasoning)
+                    wrap = WordWrap(self._out.width)
+            last = part
+            put(wrap.feed(text), part.reasoning)
+
+        spinner.start()
+        try:
+            yield write
+        finally:
+            spinner.stop()
+            put(wrap.flush() + '\n', last is not None and last.reasoning)
+
+    def statistics(self, answer: Answer) -> None:
+        """Say how long it was and how fast."""
+        facts = [f'{answer.completion_tokens} tokens']
+        if answer.completion_tokens > 1:
+            facts.append(f'{answer.tokens_per_s:.1f} tokens/s')
+        if answer.completion_tokens > 0:
+            facts.append(f'first token after {answer.ttft_ms / 1000:.2f} s')
+        if answer.finish_reason == 'length':
+            facts.append('cut at the length limit')
+        if answer.finish_reason == 'cancelled':
+            facts.append('cancelled')
+        self.note(' · '.join(facts))
+
+    def _write_plain(self, part: Part) -> None:
+        if not part.reasoning:
+            sys.stdout.write(part.text)
+            sys.stdout.flush()
