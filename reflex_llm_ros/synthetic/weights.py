@@ -16,7 +16,7 @@
 Random weights for generated models.
 
 Their scales keep a forward pass sane at any depth: every projection maps unit vectors to
-about unit vectors, what the blocks add to the residual stream sums to about one, and logits
+about unit vectors, what the blocks add to the residual stream sums to a few, and logits
 spread enough that a greedy choice has a margin.
 """
 
@@ -30,6 +30,10 @@ from reflex_llm_ros.synthetic.model_shape import ModelShape
 from reflex_llm_ros.synthetic.quantize import pack_scales, quantize
 
 LOGIT_SPREAD = 3.0
+ADDED_RMS = 4.0
+"""RMS of what all blocks add: well above the embedding's, or a tied head would answer every
+token with itself."""
+
 SWIGLU_RMS = 0.6
 """RMS of silu(gate) * up for gate and up of unit variance."""
 
@@ -42,7 +46,7 @@ def standard_deviation(name: str, shape: ModelShape) -> float:
     """Spread of a matrix's weights."""
     part = name.split('.')[-2]
     e, f = shape.embedding_length, shape.feed_forward_length
-    added = 1.0 / math.sqrt(2 * shape.block_count)
+    added = ADDED_RMS / math.sqrt(2 * shape.block_count)
     if part in ('token_embd', 'output'):
         return LOGIT_SPREAD / math.sqrt(e)
     if part == 'attn_output':
