@@ -107,6 +107,8 @@ class Tokenizer:
         Whether a prompt starts with ``bos_id``; ``encode`` leaves that to its caller.
     end_ids
         Every id that ends an answer.
+    control_texts
+        The control tokens as the vocabulary spells them.
 
     """
 
@@ -138,6 +140,7 @@ class Tokenizer:
         user_defined -= control | {''}
         self._control = frozenset(self._ids[text] for text in control)
         self._control_pattern = _any_of(control)
+        self.control_texts = frozenset(control)
         self._user_defined = frozenset(self._ids[text] for text in user_defined)
         self._user_defined_pattern = _any_of(user_defined)
         ends = {self.eos_id, metadata.eot_token_id}

@@ -22,29 +22,19 @@ from hypothesis import example, given, HealthCheck, settings
 from hypothesis import strategies as st
 import pytest
 from reflex_llm_ros.engine.errors import BadRequestError, ModelFileError
-from reflex_llm_ros.engine.gguf_tokenizer import TokenizerMetadata
 from reflex_llm_ros.engine.tokenizer import Tokenizer
-from vocabularies import metadata, NAMES, path, tokenizer
+from vocabularies import (
+    byte_alphabet,
+    byte_level,
+    metadata,
+    NAMES,
+    path,
+    printable,
+    tokenizer,
+)
 
 property_test = settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-printable = (*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100))
-byte_alphabet = [chr(code) for code in printable] + [chr(256 + index) for index in range(68)]
-
-
-def byte_level(**changes) -> TokenizerMetadata:
-    """Return a vocabulary of the 256 bytes, a few words and a few marked tokens."""
-    words = ['ab', 'abc', 'Ġa']
-    marked = ['<|start|>', '<|im_end|>', '<think>', '[TOOL]', 'Hello']
-    tokens = (*byte_alphabet, *words, *marked)
-    fields = {
-        'model': 'gpt2', 'pre': 'gpt-2', 'tokens': tokens,
-        'token_types': (1,) * 259 + (3, 1, 3, 4, 3),
-        'merges': ('a b', 'ab c', 'Ġ a'),
-        'bos_token_id': None, 'eos_token_id': 259, 'eot_token_id': None,
-        'add_bos_token': False, 'add_space_prefix': False,
-    }
-    return TokenizerMetadata(**{**fields, **changes})
 
 
 def suite(name: str):

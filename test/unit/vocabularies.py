@@ -12,11 +12,12 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The real tokenizers that tests share, each built once a session."""
+"""The tokenizers that tests share: the real ones, built once, and small ones."""
 
 from functools import cache
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 from reflex_llm_ros.engine.gguf_model import read_tokenizer
 from reflex_llm_ros.engine.gguf_tokenizer import TokenizerMetadata
@@ -24,6 +25,24 @@ from reflex_llm_ros.engine.tokenizer import Tokenizer
 
 SHARED = Path(__file__).resolve().parents[2].parent / 'shared' / 'data'
 NAMES = ('qwen2', 'qwen35', 'smollm')
+# The bytes of a byte-level vocabulary that stand for themselves, and all 256 after them.
+printable = (*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100))
+byte_alphabet = [chr(code) for code in printable] + [chr(256 + index) for index in range(68)]
+
+
+def byte_level(**changes: Any) -> TokenizerMetadata:
+    """Return a vocabulary of the 256 bytes, a few words and a few marked tokens."""
+    words = ['ab', 'abc', 'Ġa']
+    marked = ['<|start|>', '<|im_end|>', '<think>', '[TOOL]', 'Hello']
+    tokens = (*byte_alphabet, *words, *marked)
+    fields: dict[str, Any] = {
+        'model': 'gpt2', 'pre': 'gpt-2', 'tokens': tokens,
+        'token_types': (1,) * 259 + (3, 1, 3, 4, 3),
+        'merges': ('a b', 'ab c', 'Ġ a'),
+        'bos_token_id': None, 'eos_token_id': 259, 'eot_token_id': None,
+        'add_bos_token': False, 'add_space_prefix': False,
+    }
+    return TokenizerMetadata(**{**fields, **changes})
 
 
 def path(name: str) -> Path:
