@@ -90,6 +90,10 @@ static inline int max(int a, int b) { return a > b ? a : b; }
 static inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 static inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
 static inline float rsqrtf(float value) { return 1.0f / sqrtf(value); }
+static inline void sincospif(float half_turns, float *sine, float *cosine) {
+  *sine = float(sin(M_PI * half_turns));
+  *cosine = float(cos(M_PI * half_turns));
+}
 // glibc has functions of these names, so a macro.
 #define __expf expf
 #define __logf logf
