@@ -1,0 +1,213 @@
+# Copyright 2026 The reflex_llm_ros authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""A model on a CUDA device: prefill in batches, decode step by step on the device."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from reflex_llm_ros.engine.backends.base import NextToken, Progress
+from reflex_llm_ros.engine.backends.cuda.buffers import (
+    allocate_cache,
+    Batch,
+    BATCH_ROWS,
+    buffer_bytes,
+    Buffers,
+)
+from reflex_llm_ros.engine.backends.cuda.decode import DecodeStep
+from reflex_llm_ros.engine.backends.cuda.dispatch import Dispatcher
+from reflex_llm_ros.engine.backends.cuda.steps import CudaSteps
+from reflex_llm_ros.engine.backends.cuda.weights import (
+    DeviceTensor,
+    placed_bytes,
+    WeightPlacement,
+)
+from reflex_llm_ros.engine.config import EngineConfig, FastPaths
+from reflex_llm_ros.engine.errors import EngineError, OutOfMemoryError
+from reflex_llm_ros.engine.gguf_model import GgufModel
+from reflex_llm_ros.engine.memory import kv_bytes_per_position, MemoryReport, plan
+from reflex_llm_ros.engine.models import dense
+
+KERNEL_FILES = (
+    'embed', 'norm', 'gemv', 'gemm', 'rope', 'kv_cache', 'attention', 'elementwise', 'argmax')
+STEPS_AHEAD = 2
+"""Decode steps launched before the oldest one's token is read."""
+
+
+class CudaBackend:
+    """
+    A ``backends.base.Backend`` on a device.
+
+    Parameters
+    ----------
+    device
+        A ``device.CudaDevice``; the backend closes it.
+    model
+        The open file; it may be closed once this returns.
+    config
+        ``context_length``, ``kv_cache``, ``memory_limit_mb`` and ``weights`` are read.
+    fast
+        The switches, environment overrides applied.
+    on_progress
+        Told how far loading is.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The model does not fit. Nothing has been allocated then.
+
+    """
+
+    name = 'cuda'
+
+    def __init__(
+        self, device: Any, model: GgufModel, config: EngineConfig, fast: FastPaths,
+        on_progress: Progress = lambda fraction, phrase: None
+    ) -> None:
+        self._device = device
+        sizes = model.config
+        position_bytes = kv_bytes_per_position(sizes, config.kv_cache)
+        self._scratch_bytes = buffer_bytes(sizes)
+        mapped, self.context_length = self._budget(model, config, position_bytes)
+        self._cache_bytes = self.context_length * position_bytes
+
+        for index, file in enumerate(KERNEL_FILES):
+            on_progress(0.15 * index / len(KERNEL_FILES), f'compiling {file}.cu')
+            device.load(file)
+        phrase = 'mapping weights' if mapped else 'copying weights to the device'
+        placement = WeightPlacement(
+            device, model, mapped, lambda part: on_progress(0.15 + 0.8 * part, phrase))
+        weights = dense.load_weights(sizes, placement.place)
+        self._weight_bytes = placement.device_bytes
+
+        on_progress(0.95, 'warming up')
+        self._dispatcher = Dispatcher()
+        buffers = Buffers(device, sizes)
+        cache = allocate_cache(device, sizes, config.kv_cache, self.context_length)
+        steps = CudaSteps(device, sizes, buffers, cache, fast, self._dispatcher)
+        device.write(buffers.tokens[:1], np.zeros(1, np.int32))
+        device.write(buffers.positions[:1], np.zeros(1, np.int32))
+        decode = DecodeStep(
+            device, steps, weights, buffers, self._dispatcher, fast.cuda_graph)
+        self._loaded: _Loaded | None = _Loaded(weights, buffers, steps, decode)
+
+    def forward(self, tokens: Sequence[int], start: int) -> np.ndarray:
+        """Run tokens; logits (V,) float32 of the last. See ``Backend.forward``."""
+        loaded = self._running()
+        for first in range(0, len(tokens), BATCH_ROWS):
+            rows = tokens[first:first + BATCH_ROWS]
+            self._write_input(rows, start + first)
+            if len(rows) == 1:
+                loaded.decode.launch()
+                continue
+            dense.forward(loaded.steps, loaded.weights, Batch(
+                len(rows), loaded.buffers.tokens[:len(rows)],
+                loaded.buffers.positions[:len(rows)], first + len(rows) == len(tokens)))
+        return self._device.download(loaded.buffers.logits)[0]
+
+    def stream(self, token: int, position: int, greedy: bool, choose: NextToken) -> Iterator[int]:
+        """Decode token by token. See ``Backend.stream``."""
+        if not greedy:
+            while True:
+                token = choose(self.forward((token,), position))
+                yield token
+                position += 1
+        decode = self._running().decode
+        self._write_input((token,), position)
+        ahead: deque[tuple[int, Callable[[], None]]] = deque()
+        while True:
+            while len(ahead) < STEPS_AHEAD and position < self.context_length:
+                ahead.append((decode.launch(), self._device.record()))
+                position += 1
+            number, wait = ahead.popleft()
+            wait()
+            chosen = decode.chosen(number)
+            if chosen < 0:
+                raise EngineError('no logit is a number; the model file may be damaged')
+            yield chosen
+
+    def memory(self) -> MemoryReport:
+        """Say what is held, and what the device has free. See ``Backend.memory``."""
+        if self._loaded is None:
+            return MemoryReport(0, 0, 0, 0)
+        return MemoryReport(
+            self._weight_bytes, self._cache_bytes, self._scratch_bytes,
+            self._device.free_bytes())
+
+    def counters(self) -> dict[str, int]:
+        """Count the operations that took a simpler path after a failure, by name."""
+        return {f'fallback {name}': count
+                for name, count in sorted(self._dispatcher.fallbacks.items())}
+
+    def close(self) -> None:
+        """Free all memory. See ``Backend.close``."""
+        if self._loaded is not None:
+            self._loaded = None
+            self._device.close()
+
+    def _running(self) -> '_Loaded':
+        if self._loaded is None:
+            raise EngineError('the backend is closed')
+        return self._loaded
+
+    def _budget(
+        self, model: GgufModel, config: EngineConfig, position_bytes: int
+    ) -> tuple[bool, int]:
+        """Decide whether to map weights and how long the cache is, allocating nothing."""
+        can_map = self._device.can_map_host_memory()
+        if config.weights == 'mapped' and not can_map:
+            raise EngineError(
+                f'{self._device.info.name} cannot read a mapped file; '
+                'set model.weights to auto or device')
+        copied = sum(placed_bytes(tensor) for tensor in model.tensors.values())
+        vectors = sum(
+            placed_bytes(tensor) for tensor in model.tensors.values() if len(tensor.shape) == 1)
+
+        def context(mapped: bool) -> int:
+            # Where CPU and GPU share memory, a registered map is pinned in that memory.
+            held = vectors if mapped and not self._device.info.integrated else copied
+            return plan(
+                model.config, weights=held, position_bytes=position_bytes,
+                scratch=self._scratch_bytes, free=self._device.free_bytes(),
+                context_length=config.context_length, limit_mb=config.memory_limit_mb)
+
+        if config.weights == 'mapped':
+            return True, context(True)
+        try:
+            return False, context(False)
+        except OutOfMemoryError:
+            if config.weights == 'device' or not can_map:
+                raise
+            return True, context(True)
+
+    def _write_input(self, tokens: Sequence[int], position: int) -> None:
+        buffers, size = self._running().buffers, len(tokens)
+        self._device.write(buffers.tokens[:size], np.asarray(tokens, np.int32))
+        self._device.write(
+            buffers.positions[:size], np.arange(position, position + size, dtype=np.int32))
+
+
+class _Loaded:
+    """What holds device memory: gone, all of it, when the backend closes."""
+
+    def __init__(
+        self, weights: dense.DenseWeights[DeviceTensor], buffers: Buffers, steps: CudaSteps,
+        decode: DecodeStep
+    ) -> None:
+        self.weights = weights
+        self.buffers = buffers
+        self.steps = steps
+        self.decode = decode

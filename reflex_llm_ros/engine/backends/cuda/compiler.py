@@ -1,0 +1,96 @@
+# Copyright 2026 The reflex_llm_ros authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""Kernel source to machine code with NVRTC, kept on disk by everything it depends on."""
+
+import hashlib
+import os
+from pathlib import Path
+import tempfile
+
+from cupy.cuda import nvrtc
+from reflex_llm_ros.engine.backends.cuda.sources import COMPILE_OPTIONS, KernelSource
+from reflex_llm_ros.engine.errors import EngineError
+
+DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+def cache_folder() -> Path:
+    """Return the folder of compiled kernels: ``$XDG_CACHE_HOME/reflex_llm_ros``."""
+    base = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
+    return Path(base) / 'reflex_llm_ros'
+
+
+def compile_cubin(source: KernelSource, capability: tuple[int, int]) -> bytes:
+    """
+    Compile one source for one compute capability, or take it from the cache.
+
+    Raises
+    ------
+    EngineError
+        The compiler refused the source; the message holds its first error, which names
+        file and line.
+
+    """
+    options = (f'--gpu-architecture=sm_{capability[0]}{capability[1]}', *COMPILE_OPTIONS)
+    path = cache_folder() / f'{source.name}-{_key(source, options)}.cubin'
+    cubin = _read(path)
+    if cubin is None:
+        cubin = _compile(source, options)
+        _write(path, cubin)
+    return cubin
+
+
+def _key(source: KernelSource, options: tuple[str, ...]) -> str:
+    parts = [source.code, *options, repr(nvrtc.getVersion())]
+    for name, text in sorted(source.headers.items()):
+        parts += [name, text]
+    return hashlib.sha256('\0'.join(parts).encode()).hexdigest()[:24]
+
+
+def _compile(source: KernelSource, options: tuple[str, ...]) -> bytes:
+    program = nvrtc.createProgram(
+        source.code, f'{source.name}.cu',
+        [text.encode() for text in source.headers.values()],
+        [name.encode() for name in source.headers])
+    try:
+        nvrtc.compileProgram(program, options)
+        return nvrtc.getCUBIN(program)
+    except nvrtc.NVRTCError as error:
+        log = nvrtc.getProgramLog(program)
+        first = next((line for line in log.splitlines() if 'error' in line), str(error))
+        raise EngineError(f'kernel does not compile: {first.strip()}') from error
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def _read(path: Path) -> bytes | None:
+    """Return a cached cubin; None when there is none or its digest does not match."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    digest, cubin = data[:DIGEST_BYTES], data[DIGEST_BYTES:]
+    return cubin if hashlib.sha256(cubin).digest() == digest else None
+
+
+def _write(path: Path, cubin: bytes) -> None:
+    """Store a cubin; a folder that cannot be written only costs the next start its time."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(hashlib.sha256(cubin).digest() + cubin)
+        os.replace(file.name, path)
+    except OSError:
+        pass

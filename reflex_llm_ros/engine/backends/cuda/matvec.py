@@ -1,0 +1,137 @@
+# Copyright 2026 The reflex_llm_ros authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""Products with weight matrices: which kernel, by tensor type, tokens and switches."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from reflex_llm_ros.engine.backends.cuda.dispatch import Dispatcher, REFERENCE, Variant
+from reflex_llm_ros.engine.backends.cuda.host_reference import HostReference
+from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor
+from reflex_llm_ros.engine.config import FastPaths
+
+BLOCK = 128
+ROWS_A_BLOCK = 4
+UINT32_TYPES = ('q4k',)
+"""Types whose blocks lie on multiples of four bytes and have kernels that use it."""
+TRIPLES = {('q4k', 'q4k', 'q4k'), ('q4k', 'q4k', 'q6k')}
+
+OPERATION = 'gemv'
+SINGLE_LAUNCHES = 'single launches'
+
+
+class Matvec:
+    """
+    The matrix products of a forward pass.
+
+    One token runs on the ``gemv`` kernels, several on ``gemm``; x is (N, K) float16. Kernels
+    of a type agree to the bit, so that fused, single and batched launches may be mixed.
+    """
+
+    def __init__(
+        self, device: Any, fast: FastPaths, dispatcher: Dispatcher, reference: HostReference
+    ) -> None:
+        self._device = device
+        self._fast = fast
+        self._dispatcher = dispatcher
+        self._reference = reference
+
+    def single(self, y: Any, x: Any, weight: DeviceTensor) -> None:
+        """``y = x @ weight.T``: y (N, M) float16, or (1, M) float32 logits."""
+        rows = len(x)
+        if rows == 1:
+            family = 'gemv_logits' if y.dtype == np.float32 else 'gemv'
+            arguments: tuple[Any, ...] = (y, x, weight.data)
+        else:
+            family, arguments = 'gemm', (y, x, weight.data, np.int32(rows))
+        self._run(
+            self._variants(family, weight, arguments),
+            lambda: self._reference.linear(y, x, weight))
+
+    def add(self, residual: Any, x: Any, weight: DeviceTensor) -> None:
+        """``residual += x @ weight.T``, residual (N, M) float32."""
+        rows = len(x)
+        arguments: tuple[Any, ...] = (residual, residual, x, weight.data)
+        if rows > 1:
+            arguments = (*arguments, np.int32(rows))
+        self._run(
+            self._variants('gemv_add' if rows == 1 else 'gemm_add', weight, arguments),
+            lambda: self._reference.linear(residual, x, weight, residual))
+
+    def pair(
+        self, outputs: tuple[Any, Any], x: Any, weights: tuple[DeviceTensor, DeviceTensor]
+    ) -> None:
+        """Gate and up of one x: in one launch for one token and one type."""
+        first, second = weights
+        if len(x) > 1 or first.kernel_type != second.kernel_type:
+            self._one_by_one(outputs, x, weights)
+            return
+        arguments = (*outputs, x, first.data, second.data)
+        variants = self._variants('gemv_pair', first, arguments, rows=2 * first.rows)
+        self._run(variants, lambda: self._one_by_one(outputs, x, weights), SINGLE_LAUNCHES)
+
+    def triple(
+        self, outputs: tuple[Any, Any, Any], x: Any,
+        weights: tuple[DeviceTensor, DeviceTensor, DeviceTensor]
+    ) -> None:
+        """Q, k and v of one x: in one launch for one token and the types that have a kernel."""
+        types = tuple(weight.kernel_type for weight in weights)
+        if len(x) > 1 or types not in TRIPLES:
+            self._one_by_one(outputs, x, weights)
+            return
+        sizes = [np.int32(weight.rows) for weight in weights]
+        arguments = (*outputs, x, *(weight.data for weight in weights), *sizes)
+        variants = [
+            Variant(name, self._launch('gemv', name, sum(sizes), (
+                *arguments, np.int32(weights[0].columns))))
+            for name in self._names('gemv_triple_' + '_'.join(types), weights[0])]
+        self._run(variants, lambda: self._one_by_one(outputs, x, weights), SINGLE_LAUNCHES)
+
+    def _one_by_one(
+        self, outputs: tuple[Any, ...], x: Any, weights: tuple[DeviceTensor, ...]
+    ) -> None:
+        for y, weight in zip(outputs, weights, strict=True):
+            self.single(y, x, weight)
+
+    def _variants(
+        self, family: str, weight: DeviceTensor, arguments: tuple[Any, ...],
+        rows: int | None = None
+    ) -> list[Variant]:
+        arguments = (*arguments, np.int32(weight.rows), np.int32(weight.columns))
+        file = family.split('_')[0]
+        return [
+            Variant(name, self._launch(file, name, rows or weight.rows, arguments))
+            for name in self._names(f'{family}_{weight.kernel_type}', weight)]
+
+    def _names(self, kernel: str, weight: DeviceTensor) -> list[str]:
+        """Kernels that do the same, fastest first."""
+        words = self._fast.q4k_uint32_loads and weight.kernel_type in UINT32_TYPES
+        return [kernel + '_uint32', kernel] if words else [kernel]
+
+    def _launch(
+        self, file: str, kernel: str, rows: int, arguments: tuple[Any, ...]
+    ) -> Callable[[], None]:
+        def launch() -> None:
+            self._device.launch(
+                self._device.function(file, kernel), (-(-int(rows) // ROWS_A_BLOCK),), BLOCK,
+                arguments)
+        return launch
+
+    def _run(
+        self, variants: list[Variant], last: Callable[[], None], name: str = REFERENCE
+    ) -> None:
+        kernels = variants if self._fast.gemv else []
+        self._dispatcher.run(OPERATION, [*kernels, Variant(name, last)])

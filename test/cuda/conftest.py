@@ -1,0 +1,80 @@
+# Copyright 2026 The reflex_llm_ros authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""Fixtures of the CUDA backend's tests: generated models, a backend on the shim or a GPU."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from reflex_llm_ros.engine.backends.cuda.backend import CudaBackend
+from reflex_llm_ros.engine.backends.reference import ReferenceBackend
+from reflex_llm_ros.engine.config import EngineConfig, FastPaths
+from reflex_llm_ros.engine.gguf_model import GgufModel
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'kernels'))
+
+OpenBackend = Callable[..., CudaBackend]
+
+
+@pytest.fixture(params=['shim', pytest.param('gpu', marks=pytest.mark.gpu)])
+def make_device(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Return what makes a device: the kernel shim everywhere, a GPU where there is one."""
+    if request.param == 'shim':
+        from shim_device import ShimDevice
+        return ShimDevice
+    pytest.importorskip('cupy', reason='CuPy is not installed')
+    from reflex_llm_ros.engine.backends.cuda.device import CudaDevice
+    from reflex_llm_ros.engine.errors import EngineError
+    try:
+        CudaDevice()
+    except EngineError as error:
+        pytest.skip(str(error))
+    return CudaDevice
+
+
+@pytest.fixture
+def open_backend(make_device: Callable[..., Any]) -> Iterator[OpenBackend]:
+    """Open a CUDA backend on a model; keyword arguments are the configuration's."""
+    opened: list[CudaBackend] = []
+
+    def open_it(
+        path: Path, device: Any = None, fast: FastPaths | None = None, **settings: Any
+    ) -> CudaBackend:
+        settings.setdefault('context_length', 64)
+        model = GgufModel.open(str(path))
+        backend = CudaBackend(
+            device or make_device(), model, EngineConfig(str(path), **settings),
+            fast or FastPaths())
+        opened.append(backend)
+        return backend
+
+    yield open_it
+    for backend in opened:
+        backend.close()
+
+
+@pytest.fixture(scope='session')
+def oracle() -> Callable[[Path, list[int]], np.ndarray]:
+    """Return the logits (N, V) float64 of every position by the oracle."""
+    def run(path: Path, tokens: list[int]) -> np.ndarray:
+        model = GgufModel.open(str(path))
+        backend = ReferenceBackend(
+            model, EngineConfig(str(path), context_length=len(tokens)), dtype=np.float64)
+        return backend.forward_every(tokens, 0)
+
+    return run

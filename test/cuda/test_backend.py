@@ -1,0 +1,172 @@
+# Copyright 2026 The reflex_llm_ros authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""The CUDA backend against the oracle: prefill, decode, every type, both caches."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gguf import GGMLQuantizationType
+import numpy as np
+import pytest
+from reflex_llm_ros.engine.config import FastPaths
+from reflex_llm_ros.synthetic.model_shape import ModelShape
+from reflex_llm_ros.synthetic.qwen3_gguf import generate
+
+TOKENS = 40
+
+
+def never(logits: np.ndarray) -> int:
+    raise AssertionError('a greedy stream chooses on the device')
+
+
+def kl_divergence(oracle: np.ndarray, logits: np.ndarray) -> float:
+    """KL(oracle || logits) in nats, of logits (V,)."""
+    def log_softmax(x: np.ndarray) -> np.ndarray:
+        x = np.asarray(x, np.float64)
+        x = x - x.max()
+        return x - np.log(np.exp(x).sum())
+
+    p, q = log_softmax(oracle), log_softmax(logits)
+    return float(np.sum(np.exp(p) * (p - q)))
+
+
+@pytest.fixture(scope='session')
+def tiny_llama_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Generate a llama of odd sizes with every type of 32 weights a block."""
+    shape = ModelShape(
+        block_count=2, embedding_length=96, feed_forward_length=160, head_count=3,
+        head_count_kv=1, head_dim=32, vocab_size=0, context_length=512)
+    names = ('attn_q', 'attn_k', 'attn_v', 'attn_output', 'ffn_gate', 'ffn_up', 'ffn_down')
+    kinds = GGMLQuantizationType
+    types = {
+        'token_embd.weight': kinds.BF16,
+        **dict(zip(
+            (f'blk.0.{name}.weight' for name in names),
+            (kinds.Q4_0, kinds.Q4_1, kinds.Q5_0, kinds.Q5_1, kinds.Q8_0, kinds.F16, kinds.F32),
+            strict=True)),
+        **{f'blk.1.{name}.weight': kinds.Q8_0 for name in names},
+    }
+    path = tmp_path_factory.mktemp('models') / 'tiny-llama.gguf'
+    generate(str(path), shape, architecture='llama', mix='f16', types=types, seed=3)
+    return path
+
+
+@pytest.fixture(params=['tiny_qwen3_path', 'tiny_llama_path'])
+def model_path(request: pytest.FixtureRequest) -> Path:
+    """Each of the generated models."""
+    return request.getfixturevalue(request.param)
+
+
+def random_tokens(rng: np.random.Generator, count: int) -> list[int]:
+    return [int(token) for token in rng.integers(0, 256, count)]
+
+
+@pytest.mark.parametrize('kv_cache', ['f16', 'int8'])
+def test_prefill_agrees_with_the_oracle(
+    model_path: Path, kv_cache: str, open_backend: Any, oracle: Any, rng: np.random.Generator
+) -> None:
+    tokens = random_tokens(rng, TOKENS)
+    backend = open_backend(model_path, kv_cache=kv_cache)
+    logits = backend.forward(tokens, 0)
+    divergence = kl_divergence(oracle(model_path, tokens)[-1], logits)
+    assert divergence <= (1e-3 if kv_cache == 'f16' else 1e-2)
+
+
+@pytest.mark.parametrize('kv_cache', ['f16', 'int8'])
+def test_batches_equal_single_tokens_to_the_bit(
+    model_path: Path, kv_cache: str, open_backend: Any, rng: np.random.Generator
+) -> None:
+    tokens = random_tokens(rng, TOKENS)
+    batched = open_backend(model_path, kv_cache=kv_cache).forward(tokens, 0)
+    single = open_backend(model_path, kv_cache=kv_cache)
+    for position, token in enumerate(tokens):
+        logits = single.forward([token], position)
+    np.testing.assert_array_equal(batched, logits)
+
+
+def test_greedy_stream_is_the_argmax_of_forward(
+    model_path: Path, open_backend: Any, rng: np.random.Generator
+) -> None:
+    prompt = random_tokens(rng, 5)
+    backend = open_backend(model_path)
+    token = int(np.argmax(backend.forward(prompt, 0)))
+    expected, position = [token], len(prompt)
+    while len(expected) < 12:
+        expected.append(int(np.argmax(backend.forward(expected[-1:], position))))
+        position += 1
+    stream = backend.stream(token, len(prompt), True, never)
+    assert [next(stream) for _ in range(11)] == expected[1:]
+
+
+def test_stream_reaches_the_last_position(tiny_qwen3_path: Path, open_backend: Any) -> None:
+    backend = open_backend(tiny_qwen3_path, context_length=8)
+    stream = backend.stream(1, 0, True, never)
+    assert len([next(stream) for _ in range(8)]) == 8
+
+
+def test_sampled_stream_feeds_choices_back(tiny_qwen3_path: Path, open_backend: Any) -> None:
+    backend = open_backend(tiny_qwen3_path)
+    choices = iter([7, 8, 9, 10])
+    seen = []
+
+    def choose(logits: np.ndarray) -> int:
+        seen.append(logits)
+        return next(choices)
+
+    stream = backend.stream(6, 0, False, choose)
+    assert [next(stream) for _ in range(4)] == [7, 8, 9, 10]
+    np.testing.assert_array_equal(seen[-1], backend.forward([6, 7, 8, 9], 0))
+
+
+def test_rewriting_a_position_forgets_what_followed(
+    tiny_qwen3_path: Path, open_backend: Any, rng: np.random.Generator
+) -> None:
+    first, second = random_tokens(rng, 20), random_tokens(rng, 10)
+    backend = open_backend(tiny_qwen3_path)
+    backend.forward(first, 0)
+    reused = backend.forward(second, 6)
+    fresh = open_backend(tiny_qwen3_path).forward(first[:6] + second, 0)
+    np.testing.assert_array_equal(reused, fresh)
+
+
+@pytest.mark.parametrize('weights', ['device', 'mapped'])
+def test_placements_give_the_same_logits(
+    weights: str, tiny_qwen3_path: Path, open_backend: Any
+) -> None:
+    logits = open_backend(tiny_qwen3_path, weights=weights).forward([1, 2, 3], 0)
+    expected = open_backend(tiny_qwen3_path, weights='auto').forward([1, 2, 3], 0)
+    np.testing.assert_array_equal(logits, expected)
+
+
+def test_graph_and_eager_streams_are_identical(
+    model_path: Path, open_backend: Any, rng: np.random.Generator
+) -> None:
+    token = random_tokens(rng, 1)[0]
+    streams = []
+    for graph in (True, False):
+        backend = open_backend(model_path, fast=FastPaths(cuda_graph=graph))
+        stream = backend.stream(token, 0, True, never)
+        streams.append([next(stream) for _ in range(24)])
+    assert streams[0] == streams[1]
+
+
+def test_closing_frees_the_device(
+    tiny_qwen3_path: Path, make_device: Callable[..., Any], open_backend: Any
+) -> None:
+    backend = open_backend(tiny_qwen3_path, make_device())
+    backend.close()
+    backend.close()
+    assert backend.memory().weights == 0
