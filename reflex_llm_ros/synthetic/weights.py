@@ -107,7 +107,7 @@ def synthesized(
 def _blocks(
     random: np.random.Generator, count: int, kind: GGMLQuantizationType, deviation: float
 ) -> np.ndarray:
-    """Blocks (count, bytes a block) of one type."""
+    """Make blocks (count, bytes a block) of one type."""
     block_bytes = GGML_QUANT_SIZES[kind][1]
     words = random.integers(0, 1 << 64, -(-count * block_bytes // 8), np.uint64)
     blocks = words.view(np.uint8)[:count * block_bytes].reshape(count, block_bytes)
@@ -122,7 +122,9 @@ def _blocks(
 
     name = kind.name
     if name in ('Q4_0', 'Q5_0'):
-        put_half(0, unit / levels(16 if name == 'Q4_0' else 32))
+        # Levels reach one further below zero than above: either sign of the scale, evenly.
+        signs = random.choice(np.array([-1, 1], np.float32), (count, 1))
+        put_half(0, signs * unit / levels(16 if name == 'Q4_0' else 32))
     elif name in ('Q4_1', 'Q5_1'):
         number = 16 if name == 'Q4_1' else 32
         put_half(0, unit / levels(number))
@@ -131,8 +133,8 @@ def _blocks(
         put_half(0, unit / levels(256))
     elif name in ('Q4_K', 'Q5_K'):
         number = 16 if name == 'Q4_K' else 32
-        scales = random.integers(32, 63, (count, 8), np.uint8)
-        minima = scales + random.integers(0, 2, (count, 8), np.uint8)
+        scales = random.integers(33, 63, (count, 8), np.uint8)
+        minima = scales - 1 + random.integers(0, 3, (count, 8), np.uint8)
         blocks[:, 4:16] = pack_scales(scales, minima)
         put_half(0, unit / (levels(number) * 48))
         put_half(2, unit / (levels(number) * 48) * (number - 1) / 2)
