@@ -117,7 +117,7 @@ def _blocks(
         blocks[:, at:at + 2] = values.astype('<f2').view(np.uint8)
 
     def levels(number: int) -> float:
-        """Standard deviation of that many equally likely levels."""
+        """Return the standard deviation of that many equally likely levels."""
         return math.sqrt((number ** 2 - 1) / 12)
 
     name = kind.name
