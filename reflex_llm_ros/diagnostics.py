@@ -43,7 +43,8 @@ def diagnostic_status(
     else:
         level, message = DiagnosticStatus.OK, status.state
     return DiagnosticStatus(
-        level=level, name=f'{name}: engine', message=message, hardware_id=now.info.backend if now.info else '',
+        level=level, name=f'{name}: engine', message=message,
+        hardware_id=now.info.backend if now.info else '',
         values=[KeyValue(key=key, value=value) for key, value in _values(status, now)])
 
 

@@ -253,8 +253,8 @@ class Robot:
         return wait_for(latest, f'a status with {expected}, got {self.said["status"][-3:]}')
 
     def forget(self) -> None:
-        """Drop what has been said so far."""
+        """Drop what has been said about requests so far."""
         time.sleep(0.05)
         self.events.clear()
-        for texts in self.said.values():
-            texts.clear()
+        for topic in ('tokens', 'response', 'reasoning'):
+            self.said[topic].clear()
