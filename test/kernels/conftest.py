@@ -14,7 +14,8 @@
 
 """Fixtures of the kernel tests: a device to run on, fresh random numbers."""
 
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import devices
 import numpy as np

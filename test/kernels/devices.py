@@ -28,12 +28,13 @@ one is an input. The same array given twice is one buffer, so a kernel may work 
 * ``GpuDevice``: CuPy, on the current device; arrays are copied to it and back.
 """
 
+from collections.abc import Sequence
 import ctypes
 import os
 import struct
 import subprocess
 import tempfile
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any
 
 import numpy as np
 import shim_build
@@ -62,7 +63,7 @@ def constant(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _triple(size: Any) -> Tuple[int, int, int]:
+def _triple(size: Any) -> tuple[int, int, int]:
     """Grid or block as three numbers."""
     sizes = (size,) if isinstance(size, int) else tuple(size)
     return (*sizes, 1, 1, 1)[:3]
@@ -73,7 +74,7 @@ def _check(argument: Any) -> None:
         if not argument.flags.c_contiguous:
             raise TypeError('an array argument must be C-contiguous')
     elif not isinstance(argument, np.generic):
-        raise TypeError(f'wrap {argument!r} in a NumPy type: its size must be the parameter\'s')
+        raise TypeError(f'wrap {argument!r} in the NumPy type that the kernel declares')
 
 
 class CheckedShim:
@@ -82,7 +83,7 @@ class CheckedShim:
     name = 'shim'
 
     def __init__(self) -> None:
-        self._workers: Dict[str, '_Worker'] = {}
+        self._workers: dict[str, _Worker] = {}
         self._launches = 0
 
     def run(
@@ -116,20 +117,20 @@ class _Worker:
         environment = dict(os.environ)
         environment['ASAN_OPTIONS'] = 'detect_leaks=0:abort_on_error=0:allocator_may_return_null=0'
         environment['UBSAN_OPTIONS'] = 'print_stacktrace=1'
-        self._stderr = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [shim_build.build_worker(), shim_build.build_library(family, sanitize=True)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, env=environment)
 
     def run(
-        self, kernel: str, grid: Tuple[int, int, int], block: Tuple[int, int, int],
+        self, kernel: str, grid: tuple[int, int, int], block: tuple[int, int, int],
         shared_bytes: int, order: int, args: Sequence[Any]
     ) -> None:
         """Send one launch and read its outputs; raises BrokenPipeError when the worker ends."""
         self._write(struct.pack('=64s6IQ2I', kernel.encode(), *grid, *block, shared_bytes, order,
                                 len(args)))
-        outputs: List[np.ndarray] = []
-        seen: Dict[int, int] = {}
+        outputs: list[np.ndarray] = []
+        seen: dict[int, int] = {}
         for index, argument in enumerate(args):
             kind, alias_of, payload = _SCALAR, 0, argument
             if isinstance(argument, np.ndarray):
@@ -186,7 +187,7 @@ class PlainShim:
     name = 'plain shim'
 
     def __init__(self) -> None:
-        self._libraries: Dict[str, ctypes.CDLL] = {}
+        self._libraries: dict[str, ctypes.CDLL] = {}
 
     def run(
         self, family: str, kernel: str, grid: Any, block: Any, args: Sequence[Any],
@@ -224,7 +225,7 @@ class GpuDevice:
     def __init__(self) -> None:
         import cupy
         self._cupy = cupy
-        self._modules: Dict[str, Any] = {}
+        self._modules: dict[str, Any] = {}
 
     def run(
         self, family: str, kernel: str, grid: Any, block: Any, args: Sequence[Any],
@@ -234,7 +235,7 @@ class GpuDevice:
         if family not in self._modules:
             self._modules[family] = self._cupy.RawModule(
                 code=shim_build.kernel_file(family).read_text(), options=COMPILE_OPTIONS)
-        buffers: Dict[int, Any] = {}
+        buffers: dict[int, Any] = {}
         values = []
         for argument in args:
             _check(argument)

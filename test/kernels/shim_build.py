@@ -19,6 +19,7 @@ What is built lies in ``build/kernels`` under a name that holds a hash of everyt
 into it, so a build is found again, never stale, and safe to make from several processes.
 """
 
+from collections.abc import Sequence
 import functools
 import hashlib
 import os
@@ -26,7 +27,6 @@ from pathlib import Path
 import platform
 import re
 import subprocess
-from typing import List, Sequence
 import uuid
 
 TEST_FOLDER = Path(__file__).resolve().parent
@@ -52,12 +52,12 @@ def kernel_file(family: str) -> Path:
     return own if own.exists() else KERNEL_FOLDER / f'{family}.cu'
 
 
-def families() -> List[str]:
+def families() -> list[str]:
     """Names of the project's kernel files."""
     return sorted(path.stem for path in KERNEL_FOLDER.glob('*.cu'))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def kernel_names(family: str) -> Sequence[str]:
     """Names of the kernels that a file defines, macros expanded."""
     text = _run([
@@ -68,7 +68,7 @@ def kernel_names(family: str) -> Sequence[str]:
     return tuple(re.findall(r'extern "C"\s+__global__\s+void\s+(\w+)\s*\(', text))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def build_library(family: str, sanitize: bool) -> Path:
     """Shared library with the kernels of one file and the function ``shim_launch``."""
     entries = ' '.join(f'SHIM_KERNEL({name})' for name in kernel_names(family))
@@ -80,7 +80,7 @@ def build_library(family: str, sanitize: bool) -> Path:
     return _build(f'{family}-', text, [kernel_file(family)], flags, '.so')
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def build_worker() -> Path:
     """Program that loads a sanitized library and runs kernels on request."""
     source = SHIM_FOLDER / 'worker.cpp'
@@ -114,7 +114,7 @@ def _build(
     return target
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _compiler_version() -> str:
     return _run(['g++', '--version'])
 
@@ -123,8 +123,8 @@ def _machine_flags() -> Sequence[str]:
     return ('-mfma', '-mf16c') if platform.machine() in ('x86_64', 'AMD64') else ()
 
 
-def _run(command: List[str]) -> str:
-    result = subprocess.run(command, capture_output=True, text=True)
+def _run(command: list[str]) -> str:
+    result = subprocess.run(command, check=False, capture_output=True, text=True)
     if result.returncode != 0:
         raise RuntimeError(f'{" ".join(command)}\n{result.stderr}')
     return result.stdout

@@ -237,7 +237,9 @@ static bool complete_warp_operations(Fiber *warp, int lanes) {
   for (int lane = 0; lane < lanes; ++lane) {
     if (done >> lane & 1) warp[lane].state = State::ready;
   }
-  if (waiting && done == 0) describe(stuck, "a lane of the mask never arrives at a warp operation");
+  if (waiting && done == 0) {
+    describe(stuck, "a lane of the mask never arrives at a warp operation");
+  }
   return done != 0;
 }
 
@@ -281,7 +283,8 @@ extern "C" char __bss_start __attribute__((visibility("hidden")));
 extern "C" char _end __attribute__((visibility("hidden")));
 
 // Not memset: the redzones between shared arrays are overwritten too, unchecked.
-__attribute__((no_sanitize_address, no_sanitize_undefined, optimize("no-tree-loop-distribute-patterns")))
+__attribute__((no_sanitize_address, no_sanitize_undefined,
+               optimize("no-tree-loop-distribute-patterns")))
 static void poison_static_shared() {
   for (char *byte = &__bss_start; byte < &_end; ++byte) *byte = '\xff';
 }

@@ -1,0 +1,74 @@
+// Copyright 2026 The reflex_llm_ros authors
+//
+// Licensed under the Apache License, Version 2.0 (the "License");
+// you may not use this file except in compliance with the License.
+// You may obtain a copy of the License at
+//
+//     http://www.apache.org/licenses/LICENSE-2.0
+//
+// Unless required by applicable law or agreed to in writing, software
+// distributed under the License is distributed on an "AS IS" BASIS,
+// WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+// See the License for the specific language governing permissions and
+// limitations under the License.
+
+// The dot product of one matrix row and N activation vectors, by one warp: what every
+// matrix-vector and small matrix-matrix kernel is made of.
+//
+// The sums of a vector are added in an order that does not depend on N, the epilogue or the
+// width of the loads, so all kernels of a format agree to the bit.
+
+#pragma once
+
+#include "blocks.cuh"
+
+constexpr int WARPS_PER_BLOCK = 4;  // blocks of 128 threads, a row a warp
+constexpr int BLOCK_THREADS = WARPS_PER_BLOCK * WARP_SIZE;
+
+__device__ __forceinline__ float dot4(const float *w, const half_t *x, float sum) {
+  const uint2 bits = *reinterpret_cast<const uint2 *>(x);
+  sum = fmaf(w[0], half_to_float(half_t(bits.x)), sum);
+  sum = fmaf(w[1], half_to_float(half_t(bits.x >> 16)), sum);
+  sum = fmaf(w[2], half_to_float(half_t(bits.y)), sum);
+  return fmaf(w[3], half_to_float(half_t(bits.y >> 16)), sum);
+}
+
+template <class W>
+__device__ __forceinline__ float dot_part(const float (&w)[8], const half_t *x, float sum) {
+  return dot4(w + 4, x + W::STRIDE, dot4(w, x, sum));
+}
+
+template <class W>
+__device__ __forceinline__ float dot_part(const float (&w)[1], const half_t *x, float sum) {
+  return fmaf(w[0], half_to_float(*x), sum);
+}
+
+// Adds this lane's share of row x[t] to sum[t], for x (N, K) and t below count <= N.
+template <class W, int N>
+__device__ __forceinline__ void dot_row(
+    float (&sum)[N], const typename W::Block *__restrict__ row, const half_t *__restrict__ x,
+    int k, int count) {
+  const int lane = threadIdx.x % WARP_SIZE, part = lane % W::LANES;
+  const int blocks = k / W::WEIGHTS;
+  x += W::x_offset(part);
+  for (int b = lane / W::LANES; b < blocks; b += WARP_SIZE / W::LANES) {
+    float w[W::PER_LANE];
+    W::dequantize(w, row[b], part);
+    const half_t *x_block = x + b * W::WEIGHTS;
+    // Unrolled over all N, so that sums stay in registers.
+#pragma unroll
+    for (int t = 0; t < N; ++t) {
+      if (N > 1 && t >= count) break;
+      sum[t] = dot_part<W>(w, x_block + int64_t(t) * k, sum[t]);
+    }
+  }
+}
+
+// The whole product W[row] . x, on every lane.
+template <class W>
+__device__ __forceinline__ float dot(
+    const typename W::Block *__restrict__ w, const half_t *__restrict__ x, int row, int k) {
+  float sum[1] = {0.0f};
+  dot_row<W>(sum, w + int64_t(row) * (k / W::WEIGHTS), x, k, 1);
+  return warp_sum(sum[0]);
+}
