@@ -32,8 +32,12 @@ The exit code is 0 when all is well, 1 when there is no answer, 2 for wrong argu
 """
 
 import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 import math
+import signal
 import sys
+import threading
 import time
 
 from rclpy.utilities import remove_ros_args
@@ -183,20 +187,30 @@ def answer(client: ReflexLlmClient, screen: Screen, prompt: str, conversation: s
 
 
 def show(stream: AnswerStream, screen: Screen) -> None:
-    """Print what comes; Ctrl-C cancels it, a second one is the caller's."""
-    cancelled = False
-    with screen.answer() as write:
-        while True:
-            try:
-                part = stream.next_part()
-                if part is None:
-                    return
-                write(part)
-            except KeyboardInterrupt:
-                if cancelled:
-                    raise
-                cancelled = True
-                stream.cancel()
+    """Print what comes; the first Ctrl-C cancels it, a second one is the caller's."""
+    with interrupt_calls(stream.cancel), screen.answer() as write:
+        while (part := stream.next_part()) is not None:
+            write(part)
+
+
+@contextmanager
+def interrupt_calls(function: Callable[[], None]) -> Iterator[None]:
+    """
+    Call a function at the first Ctrl-C in the block, raise KeyboardInterrupt at the next.
+
+    An exception at once could strike in the middle of a print, and half of it would be
+    lost or printed again.
+    """
+    def on_interrupt(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        # On a thread of its own, which can wait for locks that the interrupted code holds.
+        threading.Thread(target=function).start()
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 if __name__ == '__main__':

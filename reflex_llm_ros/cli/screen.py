@@ -15,8 +15,9 @@
 """What the chat puts on the terminal, and what it puts there when there is none."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 import sys
+import termios
 
 from reflex_llm_ros.cli.wrap import WordWrap
 from reflex_llm_ros.client import Answer, Part
@@ -26,7 +27,9 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 # A model can be made to say anything, escape sequences for the terminal too.
-PRINTABLE = {code: None for code in [*range(32), *range(127, 160)] if chr(code) not in '\n\t'}
+UNPRINTABLE = dict.fromkeys({*range(32), *range(127, 160)} - {ord('\n'), ord('\t')})
+
+LOCAL_MODES = 3  # in what tcgetattr returns
 
 
 class Screen:
@@ -53,16 +56,16 @@ class Screen:
     def greet(self, model: str, server: str) -> None:
         """Say who is there and which keys do what."""
         if self._talks:
-            self.note(f'{model or "model"} on {server}. '
-                      'Ctrl-C cancels an answer, /reset forgets, Ctrl-D ends.')
+            self.note(f'{model or "model"} on {server}\n'
+                      'Ctrl-C cancels an answer, /reset forgets, Ctrl-D ends')
 
     def note(self, text: str) -> None:
         """Say something of lesser importance."""
-        self._err.print(Text(text, style='dim'))
+        self._err.print(Text(text, style='dim'), soft_wrap=not self._err.is_terminal)
 
     def error(self, text: str) -> None:
         """Say what is wrong."""
-        self._err.print(Text(text, style='red'), soft_wrap=True)
+        self._err.print(Text(text, style='red'), soft_wrap=not self._err.is_terminal)
 
     def end_line(self) -> None:
         """Leave the line that the cursor is in."""
@@ -79,7 +82,8 @@ class Screen:
         """Show how far loading is: a bar, or a line for every step without a terminal."""
         progress = Progress(
             TextColumn('[dim]{task.description}'), BarColumn(),
-            TextColumn('{task.percentage:.0f} %'), console=self._err, transient=True, disable=not self._err.is_terminal)
+            TextColumn('{task.percentage:.0f} %'), console=self._err, transient=True,
+            disable=not self._err.is_terminal)
         steps: list[str] = []
 
         def show(status: Status | None) -> None:
@@ -97,13 +101,31 @@ class Screen:
         with progress:
             yield show
 
+    def answer(self) -> AbstractContextManager[Callable[[Part], None]]:
+        """Give a function that prints an answer part by part."""
+        return self._wrapped_answer() if self._out.is_terminal else self._plain_answer()
+
     @contextmanager
-    def answer(self) -> Iterator[Callable[[Part], None]]:
-        """Print an answer part by part, wrapped and its reasoning dimmed on a terminal."""
-        if not self._out.is_terminal:
-            yield self._write_plain
-            self._write_plain(Part('\n', reasoning=False))
-            return
+    def _plain_answer(self) -> Iterator[Callable[[Part], None]]:
+        """Print the text as it is, without the reasoning."""
+        written = False
+
+        def write(part: Part) -> None:
+            nonlocal written
+            if not part.reasoning:
+                written = True
+                sys.stdout.write(part.text)
+                sys.stdout.flush()
+
+        try:
+            yield write
+        finally:
+            if written:
+                sys.stdout.write('\n')
+
+    @contextmanager
+    def _wrapped_answer(self) -> Iterator[Callable[[Part], None]]:
+        """Wrap the text, dim the reasoning."""
         spinner = self._err.status(Text('thinking', style='dim'))
         wrap = WordWrap(self._out.width)
         last: Part | None = None
@@ -114,7 +136,7 @@ class Screen:
 
         def write(part: Part) -> None:
             nonlocal wrap, last
-            text = part.text.translate(PRINTABLE)
+            text = part.text.translate(UNPRINTABLE)
             if last is None or last.reasoning != part.reasoning:
                 text = text.lstrip('\n')
                 if not text:
@@ -128,14 +150,18 @@ class Screen:
 
         spinner.start()
         try:
-            yield write
+            with _echo_off():
+                yield write
         finally:
             spinner.stop()
-            put(wrap.flush() + '\n', last is not None and last.reasoning)
+            if last is not None:
+                put(wrap.flush() + '\n', last.reasoning)
 
     def statistics(self, answer: Answer) -> None:
         """Say how long it was and how fast."""
-        facts = [f'{answer.completion_tokens} tokens']
+        facts = ['1 token']
+        if answer.completion_tokens != 1:
+            facts = [f'{answer.completion_tokens} tokens']
         if answer.completion_tokens > 1:
             facts.append(f'{answer.tokens_per_s:.1f} tokens/s')
         if answer.completion_tokens > 0:
@@ -146,7 +172,18 @@ class Screen:
             facts.append('cancelled')
         self.note(' · '.join(facts))
 
-    def _write_plain(self, part: Part) -> None:
-        if not part.reasoning:
-            sys.stdout.write(part.text)
-            sys.stdout.flush()
+
+@contextmanager
+def _echo_off() -> Iterator[None]:
+    """Keep what is typed, ^C too, out of the answer; it is read when the answer is over."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    quiet = list(before)
+    quiet[LOCAL_MODES] &= ~termios.ECHO
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

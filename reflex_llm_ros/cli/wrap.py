@@ -19,7 +19,10 @@ from rich.cells import cell_len
 
 class WordWrap:
     """
-    Text in, wrapped text out; a word is held back until its end is known.
+    Text in, wrapped text out.
+
+    A word is held back until its end is known, space until a word follows: text that ends
+    in empty lines ends with its last word.
 
     Parameters
     ----------
@@ -38,11 +41,7 @@ class WordWrap:
         """Take more text and return what can be printed by now."""
         out = ''
         for character in text:
-            if character == '\n':
-                out += self.flush() + character
-                self._column = 0
-                self._space = ''
-            elif character.isspace():
+            if character.isspace():
                 out += self.flush()
                 self._space += character
             else:
@@ -57,10 +56,11 @@ class WordWrap:
         """Return the word that is held back, with the space before it."""
         if not self._word:
             return ''
-        word, space = self._word, self._space
-        self._word = self._space = ''
-        if self._column and self._column + cell_len(space + word) > self._columns:
-            space = '\n'
-            self._column = 0
-        self._column += cell_len((space + word).lstrip('\n'))
-        return space + word
+        lines, newline, space = self._space.rpartition('\n')
+        column = 0 if newline else self._column
+        if column and column + cell_len(space + self._word) > self._columns:
+            newline, space, column = '\n', '', 0
+        self._column = column + cell_len(space + self._word)
+        out = lines + newline + space + self._word
+        self._space = self._word = ''
+        return out
