@@ -19,6 +19,8 @@ import math
 from gguf_files import rewrite, small_model
 import numpy as np
 import pytest
+from reflex_llm_ros.engine.backends.reference import ReferenceBackend
+from reflex_llm_ros.engine.config import EngineConfig
 from reflex_llm_ros.engine.errors import ModelFileError
 from reflex_llm_ros.engine.gguf_metadata import Metadata
 from reflex_llm_ros.engine.gguf_model import GgufModel
@@ -132,3 +134,25 @@ def test_divisors_must_be_a_short_float_vector(tmp_path):
     with pytest.raises(ModelFileError, match='must be a short F32 vector but is F16'):
         GgufModel.open(
             rewrite(path, tmp_path / 'model.gguf', more={'rope_freqs.weight': divisors}))
+
+
+def test_yarn_magnitude_reaches_the_scores(tmp_path, rng):
+    """Queries and keys m times as large are scores m * m times as large, as larger norms make."""
+    def logits(attention, norm_factor):
+        scaling = {key: value for key, value in YARN.items() if 'scaling' in key}
+        scaling['qwen3.rope.scaling.attn_factor'] = attention
+        path = small_model(tmp_path / 'plain.gguf', mix='f32', metadata=scaling)
+        norms = {
+            name: (tensor.dequantize() * norm_factor).astype(np.float32)
+            for name, tensor in GgufModel.open(path).tensors.items() if 'q_norm' in name}
+        path = rewrite(path, tmp_path / 'model.gguf', without=norms, more=norms)
+        backend = ReferenceBackend(
+            GgufModel.open(path), EngineConfig(path, context_length=32), dtype=np.float64)
+        return backend.forward(tokens, 0)
+
+    tokens = rng.integers(0, 256, 32).tolist()
+    natural = 1 + 0.1 * math.log(4)
+    got = logits(1.5, 1.0)
+    np.testing.assert_allclose(
+        got, logits(1 / natural, (1.5 * natural) ** 2), rtol=1e-4, atol=1e-4)
+    assert np.abs(got - logits(1.0, 1.0)).max() > 0.01

@@ -214,8 +214,9 @@ class ReferenceBackend:
         if self._loaded is None:
             raise EngineError('The model is closed: load it again.')
         ids = np.asarray(tokens, np.int64)
-        cosine, sine = ops.rope_angles(
-            np.arange(start, start + len(ids)), self._sizes.rope.frequencies, self._dtype)
+        rope = self._sizes.rope
+        cosine, sine = (turned * rope.magnitude for turned in ops.rope_angles(
+            np.arange(start, start + len(ids)), rope.frequencies, self._dtype))
         batch = Batch(ids, start, cosine, sine, every_position)
         return dense.forward(self._loaded.steps, self._loaded.weights.dense, batch)
 
