@@ -29,7 +29,6 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from rclpy.parameter import Parameter
 from rclpy.publisher import Publisher
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
-from rclpy.serialization import deserialize_message
 from reflex_llm_ros.diagnostics import diagnostic_status
 from reflex_llm_ros.engine.config import EngineConfig
 from reflex_llm_ros.engine.engine import Engine
@@ -50,6 +49,7 @@ from reflex_llm_ros.protocol import (
     Status,
     status_to_json,
 )
+from reflex_llm_ros.raw_string import text_of
 from reflex_llm_ros.worker import EngineLike, LoadCancelled, Progress, Snapshot, Worker
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
@@ -82,21 +82,6 @@ def logged(transition: Transition) -> Transition:
             node.fail(f'{transition.__name__}: {error}', traceback.format_exc())
             return TransitionCallbackReturn.ERROR
     return wrapper
-
-
-def text_of(raw: bytes) -> str:
-    """
-    Return the text of a serialized String.
-
-    rclpy replaces what is no UTF-8 without saying so; the serialized message tells.
-    """
-    try:
-        text: str = deserialize_message(raw, String).data
-    except Exception as error:
-        raise RequestError(f'the message cannot be read: {error}') from None
-    if '\N{REPLACEMENT CHARACTER}' in text and text.encode() not in raw:
-        raise RequestError('the message is not valid UTF-8')
-    return text
 
 
 class ReflexLlmNode(LifecycleNode):
@@ -175,8 +160,6 @@ class ReflexLlmNode(LifecycleNode):
     @logged
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Load the model. FAILURE, with the reason logged, when that cannot be done."""
-        if self._stopping:
-            return TransitionCallbackReturn.FAILURE
         now = self._settings()
         if not now.engine.model_path:
             self.fail('set the parameter model.path to a GGUF file')
@@ -190,6 +173,8 @@ class ReflexLlmNode(LifecycleNode):
             on_event=self._on_event,
             on_fault=self._on_fault,
         )
+        if self._stopping:
+            self._worker.close(0.0)
         try:
             self._worker.load()
         except (EngineError, OSError, MemoryError) as error:
@@ -208,7 +193,7 @@ class ReflexLlmNode(LifecycleNode):
         self._warned_inactive = False
         self._set_status(Status('ready', model=self._status.model))
         assert self._worker is not None
-        self._worker.open()
+        self._worker.resume()
         return result
 
     @logged

@@ -65,7 +65,7 @@ class Row:
     name: str
     default: bool | int | float | str | list[str]
     description: str
-    range: tuple[float, float] | None = None
+    limits: tuple[float, float] | None = None
     choices: tuple[str, ...] = ()
     live: bool = False
     engine: str = ''
@@ -80,8 +80,8 @@ class Row:
             return choice(value, self.choices)
         if isinstance(self.default, str):
             return string(value)
-        assert self.range is not None, f'{self.name} is a number and needs a range'
-        low, high = self.range
+        assert self.limits is not None, f'{self.name} is a number and needs a range'
+        low, high = self.limits
         if isinstance(self.default, int):
             return integer(value, int(low), int(high))
         return number(value, low, high)
@@ -100,34 +100,34 @@ TABLE = (
         choices=('auto', 'cuda', 'cpu'), engine='backend'),
     Row('context.length', _ENGINE.context_length,
         "Positions that the KV cache holds; 0 for as many as fit, at most the model's.",
-        range=(0, 1_048_576), engine='context_length'),
+        limits=(0, 1_048_576), engine='context_length'),
     Row('context.kv_cache', _ENGINE.kv_cache, 'Type of the KV cache.',
         choices=('f16', 'int8'), engine='kv_cache'),
     Row('context.memory_limit_mb', _ENGINE.memory_limit_mb,
         'Upper bound in MiB for weights, cache and scratch together; 0 for free memory.',
-        range=(0, 1_048_576), engine='memory_limit_mb'),
+        limits=(0, 1_048_576), engine='memory_limit_mb'),
     Row('prefill.chunk', _ENGINE.prefill_chunk,
         'Prompt tokens computed at once; a cancel is heard between chunks.',
-        range=(1, 4096), engine='prefill_chunk'),
+        limits=(1, 4096), engine='prefill_chunk'),
     Row('sampling.temperature', _SAMPLING.temperature,
         '0 takes the likeliest token; a higher value is more varied.',
-        range=FLOAT_RANGES['temperature'], live=True),
+        limits=FLOAT_RANGES['temperature'], live=True),
     Row('sampling.top_k', _SAMPLING.top_k, 'Keep the k likeliest tokens; 0 keeps all.',
-        range=INTEGER_RANGES['top_k'], live=True),
+        limits=INTEGER_RANGES['top_k'], live=True),
     Row('sampling.top_p', _SAMPLING.top_p,
         'Keep the smallest set of tokens whose probability reaches p; 1 keeps all.',
-        range=FLOAT_RANGES['top_p'], live=True),
+        limits=FLOAT_RANGES['top_p'], live=True),
     Row('sampling.min_p', _SAMPLING.min_p,
         'Drop tokens less likely than min_p times the likeliest; 0 keeps all.',
-        range=FLOAT_RANGES['min_p'], live=True),
+        limits=FLOAT_RANGES['min_p'], live=True),
     Row('sampling.repeat_penalty', _SAMPLING.repeat_penalty,
         'Make the last 64 tokens less likely to come again; 1 is off.',
-        range=FLOAT_RANGES['repeat_penalty'], live=True),
+        limits=FLOAT_RANGES['repeat_penalty'], live=True),
     Row('sampling.seed', DRAW_A_SEED, 'Same seed, same text; -1 draws a fresh one.',
-        range=INTEGER_RANGES['seed'], live=True),
+        limits=INTEGER_RANGES['seed'], live=True),
     Row('sampling.max_tokens', _SAMPLING.max_tokens,
         'Upper bound on generated tokens; 0 for as many as the context holds.',
-        range=INTEGER_RANGES['max_tokens'], live=True),
+        limits=INTEGER_RANGES['max_tokens'], live=True),
     Row('prompt.system', '',
         "System prompt of requests that bring none; empty for the chat template's default.",
         live=True),
@@ -136,15 +136,15 @@ TABLE = (
         choices=tuple(THINKING), live=True),
     Row('prompt.history_turns', 0,
         'Remembered user turns that go into a prompt at most; 0 for as many as fit.',
-        range=(0, 10_000), live=True),
+        limits=(0, 10_000), live=True),
     Row('prompt.stop', [], 'The answer ends before the first of these strings.', live=True),
     Row('queue.size', 8, 'Requests that may wait behind the running one.',
-        range=(1, 1000), live=True),
+        limits=(1, 1000), live=True),
     Row('queue.when_full', 'reject',
         'Refuse a new request when the queue is full, or drop the one that waits longest.',
         choices=('reject', 'drop_oldest'), live=True),
     Row('diagnostics.period_s', 1.0, 'Seconds between messages on /diagnostics.',
-        range=(0.1, 60.0)),
+        limits=(0.1, 60.0)),
 )
 ROWS = {row.name: row for row in TABLE}
 
@@ -164,8 +164,8 @@ def descriptor(row: Row) -> ParameterDescriptor:
         # The check below sees to the types that make sense.
         dynamic_typing=isinstance(row.default, (float, list)),
     )
-    if row.range is not None:
-        low, high = row.range
+    if row.limits is not None:
+        low, high = row.limits
         if isinstance(row.default, int):
             result.integer_range = [IntegerRange(from_value=int(low), to_value=int(high), step=1)]
         else:

@@ -46,9 +46,9 @@ MAX_REQUEST_CHARS = 1_000_000
 class RequestError(BadRequestError):
     """A request that cannot be honoured; ``id`` is its own where one could be read."""
 
-    def __init__(self, message: str, id: str = '') -> None:
+    def __init__(self, message: str, request_id: str = '') -> None:
         super().__init__(message)
-        self.id = id or new_id()
+        self.id = request_id or new_id()
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Request:
     go before all that wait.
     """
 
-    id: str
+    id: str  # noqa: A003
     generate: GenerateRequest
     priority: int = 0
     interrupt: bool = False
@@ -108,7 +108,7 @@ EVENT_TYPES: dict[str, type[EventBody]] = {
 class Event:
     """Something that happened to request ``id``; ``seq`` counts its events from 0."""
 
-    id: str
+    id: str  # noqa: A003
     seq: int
     body: EventBody
 

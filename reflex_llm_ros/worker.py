@@ -154,8 +154,10 @@ class Worker:
             Whatever ``make_engine`` raised.
 
         """
-        self._thread.start()
         with self._changed:
+            if self._closing:
+                raise LoadCancelled
+            self._thread.start()
             self._changed.wait_for(
                 lambda: self._loaded or self._load_error or self._closing or self._snapshot.fault)
             # Its traceback holds the half-made engine: it must not outlive this call.
@@ -167,7 +169,7 @@ class Worker:
             if self._snapshot.fault:
                 raise EngineError(self._snapshot.fault)
 
-    def open(self) -> None:
+    def resume(self) -> None:
         """Take requests from now on."""
         with self._changed:
             self._open = True

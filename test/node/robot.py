@@ -177,7 +177,7 @@ class Robot:
         assert self.transition('configure'), self.node.log()
         assert self.transition('activate'), self.node.log()
 
-    def set(self, **values: Any) -> list[str]:
+    def set_parameters(self, **values: Any) -> list[str]:
         """Set parameters (``sampling__top_k=3``); return the reasons against."""
         request = SetParameters.Request(parameters=[
             Parameter(name.replace('__', '.'), value=value).to_parameter_msg()

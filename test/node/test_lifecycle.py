@@ -52,7 +52,7 @@ def test_only_an_active_node_answers_and_it_answers_again_after_a_pause(start: S
         assert refuses(robot) == 'not_active'
     assert robot.transition('cleanup')
     robot.status(state='unconfigured', model='')
-    assert robot.set(model__path='other.gguf') == ['']
+    assert robot.set_parameters(model__path='other.gguf') == ['']
     robot.activate()
     robot.status(state='ready', model='other.gguf')
     assert serves(robot)
@@ -88,7 +88,7 @@ def test_a_model_that_cannot_be_loaded_is_a_failure_with_a_reason(
     assert reason in robot.node.log()
     assert 'Traceback' not in robot.node.log()
     assert refuses(robot) == 'not_active'
-    assert robot.set(model__path='model.gguf') == ['']
+    assert robot.set_parameters(model__path='model.gguf') == ['']
     robot.activate()
     assert serves(robot)
 
@@ -101,7 +101,7 @@ def test_an_exception_in_a_transition_is_logged_and_goes_through_error_processin
     assert robot.state() == 'unconfigured'
     assert 'a bug in the loader' in robot.status(state='error')['reason']
     assert 'Traceback' in robot.node.log()
-    robot.set(model__path='model.gguf')
+    robot.set_parameters(model__path='model.gguf')
     robot.activate()
     assert serves(robot)
 

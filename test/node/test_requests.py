@@ -20,8 +20,8 @@ import time
 
 from lifecycle_msgs.srv import GetState
 import pytest
-from rclpy.serialization import serialize_message
 from rcl_interfaces.msg import ParameterType
+from rclpy.serialization import serialize_message
 from robot import PATIENCE_S, Robot, wait_for
 from std_msgs.msg import String
 
@@ -109,10 +109,10 @@ def test_a_full_queue_rejects_or_drops_as_the_parameter_says(robot: Robot) -> No
     end = robot.end_of(robot.ask('count 1'))
     assert end['code'] == 'queue_full'
     robot.status(state='busy', queue=3)
-    assert robot.set(queue__when_full='drop_oldest') == ['']
+    assert robot.set_parameters(queue__when_full='drop_oldest') == ['']
     newest = robot.ask('count 1')
     assert robot.end_of(waiting[0])['code'] == 'queue_full'
-    assert robot.set(queue__when_full='reject') == ['']
+    assert robot.set_parameters(queue__when_full='reject') == ['']
     robot.publish('cancel', running)
     for request_id in (*waiting[1:], newest):
         assert robot.end_of(request_id)['text'] == '0 '
@@ -193,25 +193,26 @@ def test_reset_forgets_the_default_conversation(robot: Robot) -> None:
 
 
 def test_sampling_and_prompt_parameters_apply_to_the_next_request(robot: Robot) -> None:
-    assert robot.set(sampling__temperature=0.0, prompt__stop=['x'], prompt__system='s') == [
+    assert robot.set_parameters(
+        sampling__temperature=0.0, prompt__stop=['x'], prompt__system='s') == [
         '', '', '']
     assert robot.get('sampling.temperature').double_value == 0.0
     assert list(robot.get('prompt.stop').string_array_value) == ['x']
-    assert robot.set(sampling__temperature=1) == ['']
-    (reason,) = robot.set(sampling__temperature=-1.0)
+    assert robot.set_parameters(sampling__temperature=1) == ['']
+    (reason,) = robot.set_parameters(sampling__temperature=-1.0)
     assert 'sampling.temperature' in reason
     assert '5' in reason
-    (reason,) = robot.set(prompt__stop=['x', ''])
+    (reason,) = robot.set_parameters(prompt__stop=['x', ''])
     assert 'prompt.stop must hold strings of 1 to 256 characters' in reason
-    assert robot.set(prompt__stop=[]) == ['']
+    assert robot.set_parameters(prompt__stop=[]) == ['']
     assert serves(robot)
 
 
 def test_what_the_model_was_loaded_with_is_fixed(robot: Robot) -> None:
-    (reason,) = robot.set(model__path='other.gguf')
+    (reason,) = robot.set_parameters(model__path='other.gguf')
     assert 'fixed while a model is loaded' in reason
     assert robot.get('model.path').string_value == 'model.gguf'
-    assert robot.set(model__path='model.gguf') == ['']
+    assert robot.set_parameters(model__path='model.gguf') == ['']
 
 
 def test_parameters_describe_themselves(robot: Robot) -> None:
@@ -254,7 +255,7 @@ def test_services_answer_while_the_engine_generates(robot: Robot) -> None:
         before = time.monotonic()
         robot.call(GetState, 'get_state', GetState.Request())
         between = time.monotonic()
-        robot.set(sampling__top_k=turn)
+        robot.set_parameters(sampling__top_k=turn)
         latencies['get_state'].append(between - before)
         latencies['set_parameters'].append(time.monotonic() - between)
     before = time.monotonic()

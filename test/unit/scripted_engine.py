@@ -38,6 +38,8 @@ class ScriptedEngine:
     what has been said so far, like that of a real engine.
     """
 
+    info = None
+
     def __init__(self, progress: Progress) -> None:
         self.thread = threading.get_ident()
         self.prompts: list[str] = []

@@ -137,4 +137,4 @@ def test_every_parameter_is_described_and_every_number_has_a_range(row: Any) -> 
 def test_parameters_and_requests_share_their_ranges() -> None:
     for key, limits in {**FLOAT_RANGES, **INTEGER_RANGES}.items():
         if key != 'priority':
-            assert ROWS[f'sampling.{key}'].range == limits
+            assert ROWS[f'sampling.{key}'].limits == limits

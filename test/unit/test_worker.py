@@ -91,7 +91,7 @@ class Bench:
 def bench() -> Iterator[Bench]:
     bench = Bench()
     bench.worker.load()
-    bench.worker.open()
+    bench.worker.resume()
     yield bench
     assert bench.worker.close(PATIENCE_S)
     assert bench.engine.closed == 1
@@ -333,7 +333,7 @@ def test_an_answer_that_just_stops_is_a_failure(bench: Bench) -> None:
     assert end.code == 'engine_error'
 
 
-def test_drain_ends_everything_before_it_returns_and_open_serves_again(bench: Bench) -> None:
+def test_drain_ends_everything_before_it_returns_and_resume_serves_again(bench: Bench) -> None:
     bench.run('running')
     bench.submit('waiting')
     assert bench.worker.drain(PATIENCE_S)
@@ -343,7 +343,7 @@ def test_drain_ends_everything_before_it_returns_and_open_serves_again(bench: Be
         assert body.code == 'cancelled_by_deactivate'
     bench.submit('inactive')
     assert bench.bodies('inactive')[0].code == 'not_active'
-    bench.worker.open()
+    bench.worker.resume()
     bench.engine.feed(done('again'))
     bench.submit('active')
     assert bench.end('active') == done('again')
@@ -386,7 +386,7 @@ def test_close_ends_running_and_waiting_requests(bench: Bench) -> None:
         assert end.code == 'cancelled_by_deactivate'
 
 
-def test_requests_before_open_are_not_active() -> None:
+def test_requests_before_resume_are_not_active() -> None:
     bench = Bench()
     bench.worker.load()
     bench.submit('early')
@@ -440,6 +440,14 @@ def test_close_during_load_cancels_it_at_the_next_progress() -> None:
     release.set()
     assert worker.close(PATIENCE_S)
     assert steps == ['weights']
+
+
+def test_a_worker_that_was_closed_loads_nothing() -> None:
+    bench = Bench()
+    assert bench.worker.close(0.0)
+    with pytest.raises(LoadCancelled):
+        bench.worker.load()
+    assert not hasattr(bench, 'engine')
 
 
 def test_snapshot_follows_the_requests(bench: Bench) -> None:
