@@ -62,9 +62,13 @@ _END_TEXTS = frozenset({
 # Answers carry these as text, also where a file marks them as control tokens.
 _TEXT_TAGS = frozenset({'<think>', '</think>'})
 
-# The regex engine gives up on a match that backtracks over more than ten million characters,
-# and does so by aborting. Longer texts are cut here; no context comes near this length.
-_MAX_PIECE = 1 << 20
+MAX_PIECE = 1 << 20
+"""
+Characters encoded in one go; a longer text is cut, merges or not.
+
+The regex engine aborts when it backtracks over ten million characters, and no context comes
+near that length.
+"""
 
 
 def _byte_alphabet() -> tuple[str, ...]:
@@ -220,8 +224,8 @@ class Tokenizer:
             if isinstance(part, int):
                 ids.append(part)
                 continue
-            pieces = [part[start:start + _MAX_PIECE]
-                      for start in range(0, len(part), _MAX_PIECE)]
+            pieces = [part[start:start + MAX_PIECE]
+                      for start in range(0, len(part), MAX_PIECE)]
             # Unlike encode, encode_batch_fast lets other threads run meanwhile.
             for encoding in self._bpe.encode_batch_fast(pieces, add_special_tokens=False):
                 ids += encoding.ids

@@ -16,11 +16,14 @@
 
 from dataclasses import replace
 from functools import cache
+import json
+from pathlib import Path
 import random
 
 from hypothesis import example, given, HealthCheck, settings
 from hypothesis import strategies as st
 import pytest
+from reflex_llm_ros.engine import tokenizer as tokenizer_module
 from reflex_llm_ros.engine.errors import BadRequestError, ModelFileError
 from reflex_llm_ros.engine.tokenizer import Tokenizer
 from vocabularies import (
@@ -54,6 +57,16 @@ def test_llama_cpp_suite(name):
     for text, ids in suite(name):
         assert tok.encode(text, special=False) == ids, repr(text)
         assert tok.decode(ids) == text
+
+
+@pytest.mark.parametrize('name', ['smollm', 'gpt-2', 'llama-bpe'])
+def test_same_as_llama_cpp(name):
+    """Compare with what make_llama_cpp_tokens.py had llama.cpp do."""
+    golden = json.loads(Path(__file__).with_name('llama_cpp_tokens.json').read_text())[name]
+    tok = (tokenizer(name) if name == 'smollm'
+           else Tokenizer(replace(metadata('qwen2'), pre=name)))
+    for (text, _), ids in zip(suite('qwen35'), golden, strict=True):
+        assert tok.encode(text, special=False) == ids, repr(text)
 
 
 @pytest.mark.parametrize('name', ['qwen2', 'qwen35'])
@@ -234,10 +247,16 @@ def test_surrogates_are_refused_by_place():
             tokenizer('qwen2').encode('abc\ud83d', special)
 
 
-def test_a_run_of_spaces_that_the_regex_engine_gives_up_on():
-    tok = Tokenizer(byte_level(pre='qwen2'))
-    text = ' ' * 10_500_000
-    assert len(tok.encode(text, special=False)) == len(text)
+def test_long_texts_are_cut_before_the_regex_engine_gives_up(monkeypatch):
+    # The library aborts when a match backtracks ten million times, as over a run of spaces.
+    assert tokenizer_module.MAX_PIECE < 10_000_000
+    monkeypatch.setattr(tokenizer_module, 'MAX_PIECE', 100)
+    tok = tokenizer('qwen2')
+    text = ' ' * 250 + 'the end of the run' * 10
+    ids = tok.encode(text, special=False)
+    assert tok.decode(ids) == text
+    assert ids == [index for start in range(0, len(text), 100)
+                   for index in tok.encode(text[start:start + 100], special=False)]
 
 
 def test_random_mixtures_of_the_suites_round_trip():
