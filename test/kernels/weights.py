@@ -85,7 +85,8 @@ def random_weights(
 def dequantized(entry: Format, data: np.ndarray) -> np.ndarray:
     """Return the matrix (rows, length) in float64, as the gguf package reads it."""
     if entry.ggml_type in (Type.F16, Type.F32):  # the package leaves these as they are
-        return data.view(np.float16 if entry.ggml_type == Type.F16 else np.float32).astype(np.float64)
+        stored = np.float16 if entry.ggml_type == Type.F16 else np.float32
+        return data.view(stored).astype(np.float64)
     return gguf.dequantize(data, entry.ggml_type).astype(np.float64)
 
 
@@ -93,3 +94,18 @@ def relative_error(result: np.ndarray, reference: np.ndarray) -> float:
     """Return ||result - reference|| / ||reference||, NaN where the result has one."""
     difference = result.astype(np.float64) - reference
     return float(np.linalg.norm(difference) / np.linalg.norm(reference))
+
+
+def product_error(result: np.ndarray, x: np.ndarray, matrix: np.ndarray) -> float:
+    """
+    Return the error of x (..., K) times the transpose of a matrix (M, K), against float64.
+
+    It is relative to the norm of the product, or to what that norm is on average for terms of
+    this size and random signs: a single sum may by chance be next to nothing.
+    """
+    x = x.astype(np.float64)
+    reference = x @ matrix.T
+    typical = np.sqrt((x * x) @ (matrix * matrix).T)
+    difference = result.astype(np.float64) - reference
+    return float(np.linalg.norm(difference) / max(
+        np.linalg.norm(reference), np.linalg.norm(typical)))
