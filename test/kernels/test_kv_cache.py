@@ -79,4 +79,4 @@ def test_quantize_zeros_and_extremes(device: Any) -> None:
     np.testing.assert_array_equal(caches[0][:, 0], expected)
     np.testing.assert_array_equal(caches[1][:, 0], -expected)
     np.testing.assert_array_equal(
-        scales[0][:, 0], (np.abs(rows).max(axis=-1)[:, 0] / np.float32(127)))
+        scales[0][:, 0], np.abs(rows).max(axis=-1)[:, 0].astype(np.float32) / np.float32(127))
