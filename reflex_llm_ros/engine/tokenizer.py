@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 import re
 
 from reflex_llm_ros.engine.errors import BadRequestError, ModelFileError
+from reflex_llm_ros.engine.gguf_header import quote
 from reflex_llm_ros.engine.gguf_tokenizer import TokenizerMetadata
 from tokenizers import Regex
 from tokenizers import Tokenizer as BpeTokenizer
@@ -119,11 +120,11 @@ class Tokenizer:
     def __init__(self, metadata: TokenizerMetadata) -> None:
         if metadata.model != 'gpt2':
             raise ModelFileError(
-                f"tokenizer model '{metadata.model}' is not supported, only 'gpt2' (byte-level "
-                'BPE)')
+                f'tokenizer model {quote(metadata.model)} is not supported, only gpt2 '
+                '(byte-level BPE)')
         if metadata.pre not in _PRE_TOKENIZERS:
             raise ModelFileError(
-                f"pre-tokenizer '{metadata.pre}' is not supported, only "
+                f'pre-tokenizer {quote(metadata.pre)} is not supported, only '
                 f'{", ".join(sorted(_PRE_TOKENIZERS))}')
         tokens = metadata.tokens
         types = metadata.token_types
@@ -162,8 +163,8 @@ class Tokenizer:
                         ignore_merges=metadata.pre in _IGNORE_MERGES)
         except Exception as error:  # What the Rust library raises has no narrower type.
             raise ModelFileError(
-                f'the tokenizer merges do not fit its tokens: {error}; get an intact file'
-            ) from error
+                f'the tokenizer merges do not fit its tokens: {quote(str(error))}; '
+                'get an intact file') from error
         bpe = BpeTokenizer(model)
         steps: list[PreTokenizer] = [
             Split(Regex(pattern), 'isolated') for pattern in _PRE_TOKENIZERS[metadata.pre]]

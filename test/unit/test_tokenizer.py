@@ -229,6 +229,7 @@ def test_merge_that_would_spell_a_control_token_is_left_out():
 
 @pytest.mark.parametrize('changes, message', [
     ({'model': 'llama'}, "tokenizer model 'llama' is not supported"),
+    ({'pre': 'a\nb'}, 'pre-tokenizer .* is not supported'),
     ({'pre': 'tekken'}, "pre-tokenizer 'tekken' is not supported"),
     ({'pre': ''}, "pre-tokenizer '' is not supported"),
     ({'merges': ('a b', 'a z')}, 'merges do not fit'),
