@@ -19,16 +19,34 @@ from pathlib import Path
 import sys
 from typing import Any
 
+from gguf import GGMLQuantizationType
 import numpy as np
 import pytest
 from reflex_llm_ros.engine.backends.cuda.backend import CudaBackend
 from reflex_llm_ros.engine.backends.reference import ReferenceBackend
 from reflex_llm_ros.engine.config import EngineConfig, FastPaths
 from reflex_llm_ros.engine.gguf_model import GgufModel
+from reflex_llm_ros.synthetic.model_shape import ModelShape
+from reflex_llm_ros.synthetic.qwen3_gguf import generate
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'kernels'))
 
 OpenBackend = Callable[..., CudaBackend]
+
+
+@pytest.fixture(scope='session')
+def small_qwen3_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Generate the smallest Qwen3 with each K-quant kernel of a Q4_K_M file: q, k, v mixed."""
+    shape = ModelShape(
+        block_count=1, embedding_length=256, feed_forward_length=256, head_count=4,
+        head_count_kv=2, head_dim=64, vocab_size=0, context_length=128)
+    types = {
+        'blk.0.attn_v.weight': GGMLQuantizationType.Q6_K,
+        'blk.0.ffn_down.weight': GGMLQuantizationType.Q4_K,
+    }
+    path = tmp_path_factory.mktemp('models') / 'small-qwen3.gguf'
+    generate(str(path), shape, types=types, seed=2)
+    return path
 
 
 @pytest.fixture(params=['shim', pytest.param('gpu', marks=pytest.mark.gpu)])
