@@ -17,12 +17,11 @@
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip('cupy', reason='CuPy is not installed')
-
-from reflex_llm_ros.engine.backends.cuda import compiler
 from reflex_llm_ros.engine.backends.cuda.sources import kernel_source, KernelSource
 from reflex_llm_ros.engine.errors import EngineError
+
+compiler = pytest.importorskip(
+    'reflex_llm_ros.engine.backends.cuda.compiler', reason='CuPy is not installed')
 
 CODE = '#include "device.cuh"\nextern "C" __global__ void one(float *x) { *x = VALUE; }\n'
 HEADERS = {'device.cuh': '#define VALUE 1.0f\n'}
