@@ -15,7 +15,7 @@
 """A model on a CUDA device: prefill in batches, decode step by step on the device."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,7 +118,9 @@ class CudaBackend:
                 loaded.buffers.positions[:len(rows)], first + len(rows) == len(tokens)))
         return self._device.download(loaded.buffers.logits)[0]
 
-    def stream(self, token: int, position: int, greedy: bool, choose: NextToken) -> Iterator[int]:
+    def stream(
+        self, token: int, position: int, greedy: bool, choose: NextToken
+    ) -> Generator[int, None, None]:
         """Decode token by token. See ``Backend.stream``."""
         if not greedy:
             while True:

@@ -1,0 +1,120 @@
+# Copyright 2026 The reflex_llm_ros authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""What only a GPU can show: real sizes by the numerics contract, memory, endurance."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from divergence import compare
+import numpy as np
+import pytest
+from reflex_llm_ros.engine import Engine, EngineConfig, GenerateRequest, Message, SamplingParams
+from reflex_llm_ros.engine.backends.cuda.opening import open_device
+from reflex_llm_ros.engine.errors import EngineError
+from reflex_llm_ros.engine.request import Done
+from reflex_llm_ros.synthetic.model_shape import PRESETS
+from reflex_llm_ros.synthetic.qwen3_gguf import generate
+
+pytestmark = pytest.mark.gpu
+
+POSITIONS = 160
+CYCLES = 20
+GENERATIONS = 200
+
+
+@pytest.fixture(autouse=True)
+def needs_a_gpu() -> None:
+    """Skip where there is no CUDA device."""
+    try:
+        open_device(0).close()
+    except EngineError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope='session')
+def qwen3_600m_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Generate a Qwen3 of the 0.6B sizes in the types of Q4_K_M."""
+    path = tmp_path_factory.mktemp('models') / 'qwen3-0.6b-q4_k_m.gguf'
+    generate(str(path), PRESETS['0.6b'], seed=4)
+    return path
+
+
+def free_bytes() -> int:
+    device = open_device(0)
+    free = device.free_bytes()
+    device.close()
+    return free
+
+
+@pytest.mark.parametrize('name', ['qwen3_600m_path', 'smollm2_path'])
+def test_numerics_contract(
+    name: str, request: pytest.FixtureRequest, make_device: Callable[..., Any],
+    open_backend: Any, oracle: Any, rng: np.random.Generator
+) -> None:
+    if make_device.__name__ == 'ShimDevice':
+        pytest.skip('the shim is too slow for models of this size')
+    path = request.getfixturevalue(name)
+    tokens = [int(token) for token in rng.integers(0, 49152, POSITIONS)]
+    backend = open_backend(path, context_length=POSITIONS)
+    logits = np.stack([
+        backend.forward([token], position) for position, token in enumerate(tokens)])
+    prefilled = open_backend(path, context_length=POSITIONS).forward(tokens, 0)
+    np.testing.assert_array_equal(prefilled, logits[-1])
+    divergence = compare(oracle(path, tokens), logits)
+    print(f'{name}: {divergence}')
+    assert divergence.mean_kl <= 1e-3
+    assert divergence.wrong_ids == 0
+
+
+def test_cycles_give_the_memory_back(qwen3_600m_path: Path) -> None:
+    config = EngineConfig(str(qwen3_600m_path), backend='cuda', context_length=512)
+    Engine(config).close()
+    before = free_bytes()
+    for _ in range(CYCLES):
+        Engine(config).close()
+    assert free_bytes() == before
+
+
+def test_many_generations_leak_nothing_and_stay_the_same(
+    qwen3_600m_path: Path, rng: np.random.Generator
+) -> None:
+    engine = Engine(EngineConfig(str(qwen3_600m_path), backend='cuda', context_length=1024))
+    free = engine.memory().free
+
+    def answer(text: str, tokens: int, cancel_after: int | None = None) -> Done:
+        asked = 0
+
+        def cancelled() -> bool:
+            nonlocal asked
+            asked += 1
+            return cancel_after is not None and asked > cancel_after
+
+        *_, done = engine.generate(GenerateRequest(
+            (Message('user', text),),
+            sampling=SamplingParams(temperature=0.0, max_tokens=tokens)), cancelled)
+        assert isinstance(done, Done)
+        return done
+
+    first = answer('What is on the table?', 48)
+    for _ in range(GENERATIONS):
+        length = int(rng.integers(1, 64))
+        words = ' '.join(str(number) for number in rng.integers(0, 1000, int(rng.integers(1, 99))))
+        cancel_after = int(rng.integers(0, length + 4)) if rng.random() < 0.3 else None
+        answer(words, length, cancel_after)
+    assert answer('What is on the table?', 48).text == first.text
+    assert engine.memory().free == free
+    assert engine.counters() == {}
+    engine.close()
