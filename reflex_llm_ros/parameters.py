@@ -20,11 +20,11 @@ engine with no further code.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
-from reflex_llm_ros.engine.config import EngineConfig, SamplingParams
+from reflex_llm_ros.engine.config import EngineConfig, FastPaths, SamplingParams
 from reflex_llm_ros.protocol import Defaults
 from reflex_llm_ros.request_queue import QueueLimits
 from reflex_llm_ros.validation import (
@@ -40,6 +40,7 @@ from reflex_llm_ros.validation import (
 )
 
 DRAW_A_SEED = -1
+FAST_PATHS = 'fast_paths.'
 THINKING = {'auto': None, 'on': True, 'off': False}
 
 
@@ -98,6 +99,15 @@ TABLE = (
     Row('engine.backend', _ENGINE.backend,
         'Where the model runs; auto takes the GPU when there is one.',
         choices=('auto', 'cuda', 'cpu'), engine='backend'),
+    Row('engine.device', _ENGINE.device, 'Number of the CUDA device.',
+        limits=(0, 63), engine='device'),
+    Row('model.weights', _ENGINE.weights,
+        'Where the GPU reads weights: mapped from the file, a copy in device memory, '
+        'or auto: a copy where it fits.',
+        choices=('auto', 'mapped', 'device'), engine='weights'),
+    *(Row(FAST_PATHS + switch.name, switch.default,
+          'Run this operation on its kernels; off for finding out where a wrong token '
+          'comes from.') for switch in fields(FastPaths)),
     Row('context.length', _ENGINE.context_length,
         "Positions that the KV cache holds; 0 for as many as fit, at most the model's.",
         limits=(0, 1_048_576), engine='context_length'),
@@ -204,7 +214,9 @@ def settings(values: Mapping[str, Any]) -> Settings:
     if sampling['seed'] == DRAW_A_SEED:
         sampling['seed'] = None
     return Settings(
-        engine=EngineConfig(**{row.engine: checked[row.name] for row in TABLE if row.engine}),
+        engine=EngineConfig(
+            fast_paths=FastPaths(**_group(checked, FAST_PATHS)),
+            **{row.engine: checked[row.name] for row in TABLE if row.engine}),
         defaults=Defaults(
             sampling=SamplingParams(**sampling),
             system=checked['prompt.system'],
