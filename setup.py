@@ -47,6 +47,7 @@ setup(
             'reflex_llm_node = reflex_llm_ros.node:main',
             'reflex_llm_chat = reflex_llm_ros.cli.chat:main',
             'reflex_llm_inspect = reflex_llm_ros.cli.inspect:main',
+            'reflex_llm_bench = reflex_llm_ros.cli.bench:main',
         ],
     },
 )

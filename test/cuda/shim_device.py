@@ -16,6 +16,7 @@
 
 from collections.abc import Callable, Sequence
 import ctypes
+import time
 from typing import Any
 
 import devices
@@ -102,6 +103,14 @@ class ShimDevice:
                 launch()
 
         return replay
+
+    def copy_bandwidth(self) -> float:
+        return 1e10
+
+    def elapsed(self, work: Callable[[], None]) -> float:
+        start = time.monotonic()
+        work()
+        return time.monotonic() - start
 
     def record(self) -> Callable[[], None]:
         return lambda: None

@@ -77,7 +77,7 @@ class CudaBackend:
         self, device: Any, model: GgufModel, config: EngineConfig, fast: FastPaths,
         on_progress: Progress = lambda fraction, phrase: None
     ) -> None:
-        self._device = device
+        self.device = device
         sizes = model.config
         position_bytes = kv_bytes_per_position(sizes, config.kv_cache)
         self._scratch_bytes = buffer_bytes(sizes)
@@ -102,11 +102,11 @@ class CudaBackend:
         device.write(buffers.positions[:1], np.zeros(1, np.int32))
         decode = DecodeStep(
             device, steps, weights, buffers, self._dispatcher, fast.cuda_graph)
-        self._loaded: _Loaded | None = _Loaded(weights, buffers, steps, decode)
+        self._loaded: Loaded | None = Loaded(weights, buffers, steps, decode)
 
     def forward(self, tokens: Sequence[int], start: int) -> np.ndarray:
         """Run tokens; logits (V,) float32 of the last. See ``Backend.forward``."""
-        loaded = self._running()
+        loaded = self.loaded()
         for first in range(0, len(tokens), BATCH_ROWS):
             rows = tokens[first:first + BATCH_ROWS]
             self._write_input(rows, start + first)
@@ -116,7 +116,7 @@ class CudaBackend:
             dense.forward(loaded.steps, loaded.weights, Batch(
                 len(rows), loaded.buffers.tokens[:len(rows)],
                 loaded.buffers.positions[:len(rows)], first + len(rows) == len(tokens)))
-        return self._device.download(loaded.buffers.logits)[0]
+        return self.device.download(loaded.buffers.logits)[0]
 
     def stream(
         self, token: int, position: int, greedy: bool, choose: NextToken
@@ -127,12 +127,12 @@ class CudaBackend:
                 token = choose(self.forward((token,), position))
                 yield token
                 position += 1
-        decode = self._running().decode
+        decode = self.loaded().decode
         self._write_input((token,), position)
         ahead: deque[tuple[int, Callable[[], None]]] = deque()
         while True:
             while len(ahead) < STEPS_AHEAD and position < self.context_length:
-                ahead.append((decode.launch(), self._device.record()))
+                ahead.append((decode.launch(), self.device.record()))
                 position += 1
             number, wait = ahead.popleft()
             wait()
@@ -147,7 +147,7 @@ class CudaBackend:
             return MemoryReport(0, 0, 0, 0)
         return MemoryReport(
             self._weight_bytes, self._cache_bytes, self._scratch_bytes,
-            self._device.free_bytes())
+            self.device.free_bytes())
 
     def counters(self) -> dict[str, int]:
         """Count the operations that took a simpler path after a failure, by name."""
@@ -158,9 +158,10 @@ class CudaBackend:
         """Free all memory. See ``Backend.close``."""
         if self._loaded is not None:
             self._loaded = None
-            self._device.close()
+            self.device.close()
 
-    def _running(self) -> '_Loaded':
+    def loaded(self) -> 'Loaded':
+        """Return what is on the device; raises EngineError once closed."""
         if self._loaded is None:
             raise EngineError('the backend is closed')
         return self._loaded
@@ -169,10 +170,10 @@ class CudaBackend:
         self, model: GgufModel, config: EngineConfig, position_bytes: int
     ) -> tuple[bool, int]:
         """Decide whether to map weights and how long the cache is, allocating nothing."""
-        can_map = self._device.can_map_host_memory()
+        can_map = self.device.can_map_host_memory()
         if config.weights == 'mapped' and not can_map:
             raise EngineError(
-                f'{self._device.info.name} cannot read a mapped file; '
+                f'{self.device.info.name} cannot read a mapped file; '
                 'set model.weights to auto or device')
         copied = sum(placed_bytes(tensor) for tensor in model.tensors.values())
         vectors = sum(
@@ -180,10 +181,10 @@ class CudaBackend:
 
         def context(mapped: bool) -> int:
             # Where CPU and GPU share memory, a registered map is pinned in that memory.
-            held = vectors if mapped and not self._device.info.integrated else copied
+            held = vectors if mapped and not self.device.info.integrated else copied
             return plan(
                 model.config, weights=held, position_bytes=position_bytes,
-                scratch=self._scratch_bytes, free=self._device.free_bytes(),
+                scratch=self._scratch_bytes, free=self.device.free_bytes(),
                 context_length=config.context_length, limit_mb=config.memory_limit_mb)
 
         if config.weights == 'mapped':
@@ -196,13 +197,13 @@ class CudaBackend:
             return True, context(True)
 
     def _write_input(self, tokens: Sequence[int], position: int) -> None:
-        buffers, size = self._running().buffers, len(tokens)
-        self._device.write(buffers.tokens[:size], np.asarray(tokens, np.int32))
-        self._device.write(
+        buffers, size = self.loaded().buffers, len(tokens)
+        self.device.write(buffers.tokens[:size], np.asarray(tokens, np.int32))
+        self.device.write(
             buffers.positions[:size], np.arange(position, position + size, dtype=np.int32))
 
 
-class _Loaded:
+class Loaded:
     """What holds device memory: gone, all of it, when the backend closes."""
 
     def __init__(

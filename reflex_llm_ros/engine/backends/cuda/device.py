@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 import ctypes
 import mmap
+from statistics import median
 from typing import Any
 
 import cupy as cp
@@ -203,18 +204,23 @@ class CudaDevice:
         """Measure a device-to-device copy, in bytes read plus written a second."""
         size = min(COPY_PROBE_BYTES, self.free_bytes() // 8)
         source, destination = self.empty((size,), np.uint8), self.empty((size,), np.uint8)
-        start, end = cp.cuda.Event(), cp.cuda.Event()
-        times = []
+
+        def copy() -> None:
+            cp.cuda.runtime.memcpyAsync(
+                destination.data.ptr, source.data.ptr, size,
+                cp.cuda.runtime.memcpyDeviceToDevice, self._stream.ptr)
+
+        return 2 * size / median(self.elapsed(copy) for _ in range(8))
+
+    def elapsed(self, work: Callable[[], None]) -> float:
+        """Return the seconds that the launches of ``work`` take on the stream."""
         with _cuda_errors():
-            for _ in range(8):
-                start.record(self._stream)
-                cp.cuda.runtime.memcpyAsync(
-                    destination.data.ptr, source.data.ptr, size,
-                    cp.cuda.runtime.memcpyDeviceToDevice, self._stream.ptr)
-                end.record(self._stream)
-                end.synchronize()
-                times.append(cp.cuda.get_elapsed_time(start, end))
-        return 2 * size / (float(np.median(times)) * 1e-3)
+            start, end = cp.cuda.Event(), cp.cuda.Event()
+            start.record(self._stream)
+            work()
+            end.record(self._stream)
+            end.synchronize()
+            return float(cp.cuda.get_elapsed_time(start, end)) * 1e-3
 
     def close(self) -> None:
         """Take back host registrations and unload the kernels; arrays free themselves."""
