@@ -267,7 +267,7 @@ class ReflexLlmNode(LifecycleNode):
     def _settings(self) -> Settings:
         return settings({row.name: self.get_parameter(row.name).value for row in TABLE})
 
-    def _check_parameters(self, proposed: list[Parameter]) -> SetParametersResult:
+    def _check_parameters(self, proposed: list['Parameter[Any]']) -> SetParametersResult:
         current = {
             parameter.name: self.get_parameter(parameter.name).value
             for parameter in proposed if self.has_parameter(parameter.name)}
@@ -376,7 +376,7 @@ class ReflexLlmNode(LifecycleNode):
         return replace(
             self._status, state='busy' if busy else self._status.state, queue=now.waiting)
 
-    def _publish(self, publisher: Publisher, text: str) -> None:
+    def _publish(self, publisher: 'Publisher[String]', text: str) -> None:
         try:
             publisher.publish(String(data=text))
         except Exception as error:

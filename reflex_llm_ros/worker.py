@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 import threading
 import traceback
-from typing import Any, Protocol
+from typing import Protocol
 
+from reflex_llm_ros.engine.engine import EngineInfo
 from reflex_llm_ros.engine.errors import BadRequestError, ContextOverflowError, EngineError
 from reflex_llm_ros.engine.memory import MemoryReport
 from reflex_llm_ros.engine.request import Done, GenerateRequest
@@ -45,7 +46,7 @@ Progress = Callable[[float, str], None]
 class EngineLike(Protocol):
     """What the worker asks of an engine."""
 
-    info: Any
+    info: EngineInfo
 
     def generate(
         self, request: GenerateRequest, cancelled: Callable[[], bool]
@@ -58,7 +59,7 @@ class EngineLike(Protocol):
     def memory(self) -> MemoryReport:
         """Say what is held and what is free."""
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> dict[str, int]:
         """Count what diagnostics show."""
 
     def close(self) -> None:
@@ -83,9 +84,9 @@ class Snapshot:
     answered: int = 0
     dropped: int = 0
     last: Done | None = None
-    info: Any = None
+    info: EngineInfo | None = None
     memory: MemoryReport | None = None
-    counters: dict[str, Any] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
     fault: str = ''
 
 

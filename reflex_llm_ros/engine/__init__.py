@@ -11,3 +11,21 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
+"""The inference engine; nothing below here knows of ROS."""
+
+from reflex_llm_ros.engine.config import EngineConfig, FastPaths, SamplingParams
+from reflex_llm_ros.engine.engine import Engine, EngineInfo
+from reflex_llm_ros.engine.request import (
+    Done,
+    Event,
+    GenerateRequest,
+    Message,
+    Reasoning,
+    Started,
+    Token,
+)
+
+__all__ = [
+    'Done', 'Engine', 'EngineConfig', 'EngineInfo', 'Event', 'FastPaths', 'GenerateRequest',
+    'Message', 'Reasoning', 'SamplingParams', 'Started', 'Token',
+]

@@ -17,8 +17,8 @@
 from collections.abc import Callable, Iterator
 import queue
 import threading
-from typing import Any
 
+from reflex_llm_ros.engine.engine import EngineInfo
 from reflex_llm_ros.engine.memory import MemoryReport
 from reflex_llm_ros.engine.request import Done, Event, GenerateRequest, Started, Token
 from reflex_llm_ros.worker import Progress
@@ -38,7 +38,7 @@ class ScriptedEngine:
     what has been said so far, like that of a real engine.
     """
 
-    info = None
+    info = EngineInfo('scripted', 'none', 100, 'script', 0)
 
     def __init__(self, progress: Progress) -> None:
         self.thread = threading.get_ident()
@@ -85,7 +85,7 @@ class ScriptedEngine:
     def memory(self) -> MemoryReport:
         return MemoryReport(weights=1, kv_cache=2, scratch=3, free=4)
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> dict[str, int]:
         return {'answers': len(self.prompts)}
 
     def close(self) -> None:

@@ -14,7 +14,7 @@
 
 """What the engine asks of a backend."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -50,12 +50,14 @@ class Backend(Protocol):
 
         """
 
-    def stream(self, token: int, position: int, greedy: bool, choose: NextToken) -> Iterator[int]:
+    def stream(
+        self, token: int, position: int, greedy: bool, choose: NextToken
+    ) -> Generator[int, None, None]:
         """
         Decode from ``token`` at ``position``: yield the next id, feed it back, and so on.
 
         With ``greedy`` the backend may take the argmax on the device in place of calling
-        ``choose``; the ids are the same. The caller ends it by closing the iterator, and
+        ``choose``; the ids are the same. The caller ends it by closing the generator, and
         closes it before position ``context_length`` would be written.
         """
 

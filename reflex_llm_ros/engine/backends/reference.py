@@ -20,7 +20,7 @@ calls. With float64 it is exact to about twelve digits and is what other backend
 compared with. Both run the same code.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -186,11 +186,12 @@ class ReferenceBackend:
         """Run tokens (N,) as ``forward`` does; logits (N, V) of all, in the compute dtype."""
         return self._run(tokens, start, True)
 
-    def stream(self, token: int, position: int, greedy: bool, choose: NextToken) -> Iterator[int]:
+    def stream(
+        self, token: int, position: int, greedy: bool, choose: NextToken
+    ) -> Generator[int, None, None]:
         """Decode token by token. See ``Backend.stream``."""
         while True:
-            logits = self.forward((token,), position)
-            token = int(np.argmax(logits)) if greedy else choose(logits)
+            token = choose(self.forward((token,), position))
             yield token
             position += 1
 
