@@ -37,9 +37,8 @@ import tempfile
 from typing import Any
 
 import numpy as np
+from reflex_llm_ros.engine.backends.cuda.sources import COMPILE_OPTIONS
 import shim_build
-
-COMPILE_OPTIONS = ('--std=c++17', '--fmad=false', f'-I{shim_build.KERNEL_FOLDER}')
 
 _ERROR_BYTES = 512
 _SCALAR, _INPUT, _OUTPUT, _ALIAS = range(4)
@@ -234,7 +233,8 @@ class GpuDevice:
         """Launch a kernel and wait for it."""
         if family not in self._modules:
             self._modules[family] = self._cupy.RawModule(
-                code=shim_build.kernel_file(family).read_text(), options=COMPILE_OPTIONS)
+                code=shim_build.kernel_file(family).read_text(),
+                options=(*COMPILE_OPTIONS, f'-I{shim_build.KERNEL_FOLDER}'))
         buffers: dict[int, Any] = {}
         values = []
         for argument in args:

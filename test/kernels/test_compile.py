@@ -1,0 +1,50 @@
+# Copyright 2026 The reflex_llm_ros authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""Every kernel compiles for the devices we name, spills nothing and keeps to its registers."""
+
+import json
+
+import pytest
+import registers
+import shim_build
+
+every_architecture = pytest.mark.parametrize('architecture', registers.ARCHITECTURES)
+
+
+@every_architecture
+@pytest.mark.parametrize('version', [registers.PINNED, registers.NEWEST])
+@pytest.mark.parametrize('family', shim_build.families())
+def test_no_kernel_spills(family: str, version: str, architecture: str) -> None:
+    usages = registers.compile_family(family, version, architecture)
+    assert sorted(usages) == sorted(shim_build.kernel_names(family))
+    assert {name: usage.spilled_bytes for name, usage in usages.items()} == dict.fromkeys(usages, 0)
+
+
+def test_the_register_table_holds() -> None:
+    """After a change that is meant, run ``python test/kernels/registers.py`` and commit."""
+    assert json.loads(registers.TABLE.read_text()) == registers.table()
+
+
+def test_a_block_of_every_kernel_fits() -> None:
+    for architecture in registers.ARCHITECTURES:
+        for name, usage in registers.compile_all(registers.PINNED, architecture).items():
+            assert usage.shared_bytes <= 48 * 1024, name
+
+
+def test_what_does_not_compile_is_reported(tmp_path, monkeypatch) -> None:
+    (tmp_path / 'broken.cu').write_text('extern "C" __global__ void broken() { undeclared; }')
+    monkeypatch.setattr(shim_build, 'KERNEL_FOLDER', tmp_path)
+    with pytest.raises(RuntimeError, match=r'broken.cu.*\n*.*undeclared'):
+        registers.compile_family('broken', registers.PINNED, 'sm_87')
