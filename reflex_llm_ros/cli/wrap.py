@@ -44,11 +44,15 @@ class WordWrap:
             if character.isspace():
                 out += self.flush()
                 self._space += character
+            elif cell_len(character) > 1:
+                # Chinese and Japanese may break before and after any character.
+                out += self.flush()
+                self._word = character
+                out += self.flush()
             else:
                 self._word += character
-                # Chinese and Japanese may break after any character, and a word wider than
-                # the terminal breaks somewhere.
-                if cell_len(character) > 1 or cell_len(self._word) >= self._columns:
+                # A word wider than the terminal breaks somewhere.
+                if cell_len(self._word) >= self._columns:
                     out += self.flush()
         return out
 

@@ -25,13 +25,12 @@ The node with an engine that does what its prompt says.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 import functools
 import sys
 import time
-from typing import Any
 
 from reflex_llm_ros.engine.config import EngineConfig
+from reflex_llm_ros.engine.engine import EngineInfo
 from reflex_llm_ros.engine.errors import ContextOverflowError, ModelFileError, OutOfMemoryError
 from reflex_llm_ros.engine.memory import MemoryReport
 from reflex_llm_ros.engine.request import (
@@ -49,15 +48,8 @@ from reflex_llm_ros.worker import Progress
 TOKEN_S = 0.005
 
 
-@dataclass(frozen=True)
-class Info:
-    name: str = 'scripted'
-    backend: str = 'script'
-    context_length: int = 100
-
-
 class PromptedEngine:
-    info = Info()
+    info = EngineInfo('scripted', 'none', 100, 'script', 0)
 
     def __init__(self, config: EngineConfig, on_progress: Progress) -> None:
         self.resets = 0
@@ -110,7 +102,7 @@ class PromptedEngine:
     def memory(self) -> MemoryReport:
         return MemoryReport(weights=2**20, kv_cache=2**21, scratch=2**22, free=2**30)
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> dict[str, int]:
         return {'conversations_reset': self.resets}
 
     def close(self) -> None:

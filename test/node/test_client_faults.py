@@ -22,9 +22,7 @@ import threading
 import time
 
 import pytest
-
-rclpy = pytest.importorskip('rclpy', reason='rclpy is not installed')
-
+import rclpy
 from rclpy.executors import (
     ExternalShutdownException,
     MultiThreadedExecutor,

@@ -17,11 +17,8 @@
 from pathlib import Path
 
 import pytest
-import yaml
-
-pytest.importorskip('rcl_interfaces', reason='the parameter table needs the ROS messages')
-
 from reflex_llm_ros.parameters import reason_against, TABLE
+import yaml
 
 CONFIG = Path(__file__).resolve().parents[2] / 'config'
 
