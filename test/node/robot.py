@@ -235,6 +235,11 @@ class Robot:
         assert self.of(request_id)[-1] is end
         return end
 
+    def last_words(self, request_id: str) -> dict[str, Any]:
+        """Wait for the last event of a request to a node that is gone."""
+        return wait_for(
+            lambda: next(iter(self._ends(request_id)), None), f'the end of {request_id}', 10.0)
+
     def _ends(self, request_id: str) -> list[dict[str, Any]]:
         return [event for event in self.of(request_id) if event['type'] in ('done', 'error')]
 

