@@ -28,7 +28,7 @@ from typing import Protocol
 
 from reflex_llm_ros.engine.engine import EngineInfo
 from reflex_llm_ros.engine.errors import BadRequestError, ContextOverflowError, EngineError
-from reflex_llm_ros.engine.memory import MemoryReport
+from reflex_llm_ros.engine.memory import MemoryReport, return_freed_memory
 from reflex_llm_ros.engine.request import Done, GenerateRequest
 from reflex_llm_ros.engine.request import Event as EngineEvent
 from reflex_llm_ros.protocol import Error, Event, EventBody, new_id, Queued, Request
@@ -295,6 +295,10 @@ class Worker:
     # --- on the engine's thread
 
     def _run(self) -> None:
+        self._serve()
+        return_freed_memory()
+
+    def _serve(self) -> None:
         try:
             engine = self._make_engine(self._progress)
         except BaseException as error:

@@ -15,6 +15,7 @@
 """What a model needs in memory, against what is free: computed before it is allocated."""
 
 from collections.abc import Iterator
+import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 import re
@@ -182,3 +183,15 @@ def _headroom(directory: Path, limit: str, usage: str, droppable: str) -> int | 
         return None
     found = re.search(rf'^{droppable} (\d+)$', statistics, re.MULTILINE)
     return allowed - used + (int(found.group(1)) if found else 0)
+
+
+def return_freed_memory() -> None:
+    """
+    Give memory that was freed back to the system.
+
+    glibc keeps what a thread has freed in that thread's arena; a process that loads a model
+    on a new thread each time would seem to grow until there are eight arenas a core.
+    """
+    trim = getattr(ctypes.CDLL(None), 'malloc_trim', None)
+    if trim is not None:
+        trim(0)
