@@ -133,6 +133,6 @@ def say_configure_failed(context: LaunchContext, node: LifecycleNode) -> None:
     by itself, and loading a model over and over would starve the robot.
     """
     logging.get_logger('reflex_llm.launch').error(
-        f"{node.node_name} could not load its model and stays unconfigured; its own log line "
+        f'{node.node_name} could not load its model and stays unconfigured; its own log line '
         'above says why. Mend that, then: '
         f'ros2 lifecycle set {node.node_name} configure')

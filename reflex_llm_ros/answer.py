@@ -186,7 +186,8 @@ class PendingAnswer:
         elif self.unacknowledged and now - self._sent_at > patience.reply_s:
             return LlmError(
                 'no_reply',
-                f'no reply from {self._server} in {patience.reply_s:g} s; a client that lives in a node needs '
+                f'no reply from {self._server} in {patience.reply_s:g} s; '
+                'a client that lives in a node needs '
                 'that node to spin meanwhile: inside a callback use ask_async')
         if now - self._born > patience.answer_s:
             return AnswerTimeout(f'the answer was not complete after {patience.answer_s:g} s')

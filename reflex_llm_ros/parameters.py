@@ -105,7 +105,7 @@ TABLE = (
         'Where the GPU reads weights: mapped from the file, a copy in device memory, '
         'or auto: a copy where it fits.',
         choices=('auto', 'mapped', 'device'), engine='weights'),
-    *(Row(FAST_PATHS + switch.name, switch.default,
+    *(Row(FAST_PATHS + switch.name, getattr(_ENGINE.fast_paths, switch.name),
           'Run this operation on its kernels; off for finding out where a wrong token '
           'comes from.') for switch in fields(FastPaths)),
     Row('context.length', _ENGINE.context_length,

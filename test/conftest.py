@@ -56,7 +56,7 @@ def smollm2_path() -> Path:
 
 @pytest.fixture(scope='session')
 def tiny_qwen3_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Qwen3 of a few hundred tokens and two layers, in the types of Q4_K_M."""
+    """Generate a Qwen3 of a few hundred tokens and two layers, in the types of Q4_K_M."""
     from reflex_llm_ros.synthetic.model_shape import PRESETS
     from reflex_llm_ros.synthetic.qwen3_gguf import generate
 

@@ -45,12 +45,7 @@ class NodeProcess:
     """
     The node ``reflex_llm`` in a process of its own.
 
-    Parameters
-    ----------
-    parameters
-        The node's parameters, by name.
-    log
-        File that takes what the node writes.
+    ``parameters`` are the node's, by name; ``log`` is the file that takes what it writes.
 
     """
 

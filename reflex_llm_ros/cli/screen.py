@@ -157,7 +157,7 @@ class Screen:
             if last is not None:
                 put(wrap.flush() + '\n', last.reasoning)
 
-    def statistics(self, answer: Answer) -> None:
+    def statistics(self, answer: Answer | Done) -> None:
         """Say how long it was and how fast."""
         facts = ['1 token']
         if answer.completion_tokens != 1:

@@ -228,7 +228,7 @@ def _raise_exception(message: str) -> None:
     raise BadRequestError(f'messages: {_one_line(message)}')
 
 
-def _strftime_now(format: str) -> str:
+def _strftime_now(format: str) -> str:  # noqa: A002
     return datetime.now().strftime(format)
 
 

@@ -14,8 +14,8 @@
 
 """What an engine is built from and what a request may ask of the sampler."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Mapping, Optional
 
 ENVIRONMENT_PREFIX = 'JLLM_FAST_'
 ENVIRONMENT_NAMES = {'q4k_uint32_loads': 'JLLM_Q4K_UINT32_LOADS'}
@@ -126,5 +126,5 @@ class SamplingParams:
     top_p: float = 0.95
     min_p: float = 0.05
     repeat_penalty: float = 1.0
-    seed: Optional[int] = None
+    seed: int | None = None
     max_tokens: int = 512

@@ -68,7 +68,7 @@ class TensorInfo:
     """A tensor's place: row-major ``shape``, first byte and bytes in the file."""
 
     name: str
-    type: GGMLQuantizationType
+    type: GGMLQuantizationType  # noqa: A003
     shape: tuple[int, ...]
     start: int
     nbytes: int

@@ -82,7 +82,7 @@ class Metadata:
         return value
 
     def integers(self, key: str) -> np.ndarray:
-        """Look up an array of integers (n,)."""
+        """Look up an array of n integers."""
         value = self._get(key, None)
         if not isinstance(value, np.ndarray) or value.dtype.kind not in 'iu':
             raise self._wrong(key, 'an array of integers', value)

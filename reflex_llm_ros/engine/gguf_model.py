@@ -57,7 +57,7 @@ class Tensor:
     """
 
     name: str
-    type: GGMLQuantizationType
+    type: GGMLQuantizationType  # noqa: A003
     shape: tuple[int, ...]
     data: np.ndarray
 
@@ -120,7 +120,7 @@ class GgufModel:
         self.file_bytes = file_bytes
 
     @classmethod
-    def open(cls, path: str) -> 'GgufModel':
+    def open(cls, path: str) -> 'GgufModel':  # noqa: A003
         """
         Open and check a file.
 

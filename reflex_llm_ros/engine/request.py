@@ -15,7 +15,6 @@
 """What goes into the engine (requests) and what comes out (events)."""
 
 from dataclasses import dataclass, field
-from typing import Optional, Tuple, Union
 
 from reflex_llm_ros.engine.config import SamplingParams
 
@@ -53,12 +52,12 @@ class GenerateRequest:
 
     """
 
-    messages: Tuple[Message, ...]
+    messages: tuple[Message, ...]
     conversation: str = ''
     system: str = ''
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    stop: Tuple[str, ...] = ()
-    thinking: Optional[bool] = None
+    stop: tuple[str, ...] = ()
+    thinking: bool | None = None
     history_turns: int = 0
 
 
@@ -105,4 +104,4 @@ class Done:
     prefill_tokens_per_s: float
 
 
-Event = Union[Started, Token, Reasoning, Done]
+Event = Started | Token | Reasoning | Done

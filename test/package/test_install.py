@@ -128,7 +128,8 @@ def test_colcon_test(
     run(colcon, 'build', '--base-paths', source, *bases, cwd=tmp_path, env=environment)
     environment['PYTHONPATH'] = LIBRARIES
     run(colcon, 'test', '--base-paths', source, *bases, '--pytest-args',
-        'test/lint/test_copyright.py::test_every_file_has_the_notice', cwd=tmp_path, env=environment)
+        'test/lint/test_copyright.py::test_every_file_has_the_notice', cwd=tmp_path,
+        env=environment)
     result = run(colcon, 'test-result', '--test-result-base', tmp_path / 'build', '--all',
                  cwd=tmp_path, env=environment)
     assert 'Summary: 1 test, 0 errors, 0 failures, 0 skipped' in result

@@ -181,14 +181,14 @@ def test_bos_comes_once(source):
 
 
 def test_what_templates_expect_of_their_environment():
-    source = '''
+    source = """
     {%- for message in messages %}
         {%- if message.role == 'system' %}{% continue %}{% endif %}
         {{- message | tojson }}
     {%- endfor %}
     {{- strftime_now('%Y') | int > 2000 }} {{ bos_token }} {{ eos_token }}
     {%- if messages[0].content == 'bad' %}{{ raise_exception('no ' + 'good') }}{% endif %}
-'''
+"""
     template = ChatTemplate(source, bos='<s>', eos='</s>')
     # No HTML escapes and no \\u escapes; a block tag leaves no line behind.
     assert template.render([Message('system', 's'), Message('user', "<é&'>")]) == (

@@ -94,7 +94,7 @@ class DenseSteps(Protocol[Array, Weight, Batch_contra]):
     def norm_logits(
         self, x: Array, norm: Weight, output: Weight, batch: Batch_contra
     ) -> Array:
-        """Final RMSNorm and head of the last position: logits (V,) float32."""
+        """Norm and head of the last position: logits (V,) float32."""
 
 
 def forward(
