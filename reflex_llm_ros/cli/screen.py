@@ -21,6 +21,7 @@ import termios
 
 from reflex_llm_ros.cli.wrap import WordWrap
 from reflex_llm_ros.client import Answer, Part
+from reflex_llm_ros.engine.request import Done
 from reflex_llm_ros.protocol import Status
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
