@@ -46,7 +46,7 @@ setup(
         'console_scripts': [
             'reflex_llm_node = reflex_llm_ros.node:main',
             'reflex_llm_chat = reflex_llm_ros.cli.chat:main',
-            'reflex_llm_inspect = reflex_llm_ros.cli.inspect:main',
+            'reflex_llm_inspect = reflex_llm_ros.cli.inspect_model:main',
             'reflex_llm_bench = reflex_llm_ros.cli.bench:main',
         ],
     },

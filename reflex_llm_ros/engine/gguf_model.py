@@ -94,6 +94,9 @@ class GgufModel:
     """
     An open file; ``close`` gives the map back.
 
+    Replace a model file by renaming another over it: cutting an open one short ends the
+    process that reads it, as for every memory map.
+
     Attributes
     ----------
     config

@@ -72,15 +72,16 @@ def sizes(model: GgufModel) -> RenderableType:
         pairs([
             ('architecture', config.architecture),
             ('weights', f'{weights / 1e6:,.0f} million'),
+            ('vocabulary', f'{config.vocab_size:,} tokens'),
             ('file', size(model.file_bytes)),
             ('context', f'{config.context_length:,} tokens'),
         ]),
         pairs([
-            ('blocks', f'{config.block_count}, {config.embedding_length:,} wide, '
-                       f'feed-forward {config.feed_forward_length:,}'),
-            ('query heads', f'{config.head_count}, {config.head_dim} wide'),
-            ('key/value heads', f'{config.head_count_kv}'),
-            ('output head', 'tied to the embedding' if config.tied_output else 'separate'),
+            ('blocks', f'{config.block_count} of width {config.embedding_length:,}'),
+            ('feed-forward', f'{config.feed_forward_length:,}'),
+            ('query heads', f'{config.head_count} of width {config.head_dim}'),
+            ('key/value heads', str(config.head_count_kv)),
+            ('output', 'tied to the embedding' if config.tied_output else 'separate'),
         ]))
     return grid
 
@@ -103,9 +104,10 @@ def tensor_types(model: GgufModel) -> Table:
             counts.items(), key=lambda item: -item[1][2]):
         share = held / total
         table.add_row(
-            name, str(tensors), f'{weights / 1e6:,.1f} M', f'{8 * held / weights:.2f}',
+            name, str(tensors), f'{weights / 1e6:,.2f} M', f'{8 * held / weights:.2f}',
             size(held), Text.assemble(
-                f'{share:4.0%} ', ('█' * round(share * BAR_WIDTH), 'cyan')))
+                f'{share:4.0%} ' if share >= 0.005 else ' <1% ',
+                ('█' * round(share * BAR_WIDTH), 'cyan')))
     return table
 
 
@@ -125,18 +127,17 @@ def text_handling(model: GgufModel) -> Table:
 
 
 def memory(model: GgufModel) -> Table:
-    """What weights and cache take, and the context that then fits into the free memory."""
+    """Lay out what weights and cache take, and the context that fits into free memory."""
     config, free = model.config, host_free_bytes()
     as_floats = 4 * sum(map(math.prod, expected_shapes(config).values()))
     as_stored = sum(tensor.data.nbytes for tensor in model.tensors.values())
     table = Table(
         box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style='dim',
-        caption=f'This machine has {size(free)} free. A GPU with memory of its own must hold it '
-                'all there.',
+        caption=f"{size(free)} free here. A GPU's own memory has to hold all of it.",
         caption_justify='left')
     table.add_column('runs on', style='bold')
     table.add_column('cache')
-    for name in ('weights', 'per 1,000 tokens', 'context that fits'):
+    for name in ('weights', 'per 1,000 tokens', 'fitting context'):
         table.add_column(name, justify='right')
     for device, cache, element in PLACES:
         weights = as_stored if device == 'GPU' else as_floats
@@ -158,14 +159,14 @@ def memory(model: GgufModel) -> Table:
 
 
 def report(model: GgufModel) -> RenderableType:
-    """Everything, as one panel."""
-    title = Text('Model') if not model.config.name else printable(model.config.name)
+    """Lay out everything as one panel."""
+    title = printable(model.config.name or 'Model')
+    title.stylize('bold')
     return Panel(
         Group(
             sizes(model), '', tensor_types(model), '', text_handling(model), '',
             memory(model)),
-        title=Text.assemble((title.plain, 'bold')), title_align='left', padding=(1, 2),
-        expand=False)
+        title=title, title_align='left', padding=(1, 2), expand=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -177,13 +178,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         model = GgufModel.open(options.model)
-        try:
-            Console(highlight=False).print(report(model))
-        finally:
-            model.close()
     except EngineError as error:
         print(error, file=sys.stderr)
         return 1
+    try:
+        Console(highlight=False).print(report(model))
+    except EngineError as error:
+        print(f'{options.model}: {error}', file=sys.stderr)
+        return 1
+    finally:
+        model.close()
     return 0
 
 
