@@ -16,27 +16,27 @@
 
 #pragma once
 
-#if defined(__x86_64__)
-typedef _Float16 shim_half;  // needs -mf16c -mfma, which every x86-64 of the last decade has
-#else
-typedef __fp16 shim_half;
-#endif
-
 typedef unsigned short half_t;
 
+// float_to_half_unclamped rounds to nearest, ties to even; what does not fit becomes infinite, as
+// with cvt.rn.f16.f32.
+#ifdef __x86_64__
+// With -mf16c, which every x86-64 of the last decade has.
+static inline float half_to_float(half_t bits) { return _cvtsh_ss(bits); }
+static inline half_t float_to_half_unclamped(float value) { return _cvtss_sh(value, 0); }
+#else
 static inline float half_to_float(half_t bits) {
-  shim_half value;
+  __fp16 value;
   memcpy(&value, &bits, sizeof value);
-  return static_cast<float>(value);
+  return value;
 }
-
-// Rounds to nearest, ties to even; what does not fit becomes infinite, as cvt.rn.f16.f32 does.
 static inline half_t float_to_half_unclamped(float value) {
-  const shim_half rounded = static_cast<shim_half>(value);
+  const __fp16 rounded = value;
   half_t bits;
   memcpy(&bits, &rounded, sizeof bits);
   return bits;
 }
+#endif
 
 template <typename To, typename From>
 static inline To shim_bit_cast(From from) {

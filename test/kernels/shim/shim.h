@@ -33,7 +33,9 @@
 #include <utility>
 
 #include <sys/mman.h>
-#ifndef __x86_64__
+#ifdef __x86_64__
+#include <immintrin.h>
+#else
 #include <ucontext.h>
 #endif
 #ifdef __SANITIZE_ADDRESS__
