@@ -46,7 +46,7 @@ ROOM = 256
 def run(config: EngineConfig, prefills: Sequence[int], console: Console) -> Result:
     """Load a model and measure it."""
     with closing(GgufModel.open(config.model_path)) as model:
-        name, file_bytes = model.config.name, model.file_bytes
+        file_bytes = model.file_bytes
         with console.status('loading') as status:
             backend = open_backend(
                 model, config, lambda done, step: status.update(f'{done:.0%} {step}'))
@@ -64,7 +64,7 @@ def run(config: EngineConfig, prefills: Sequence[int], console: Console) -> Resu
         status.update('kernels')
         device, copy, share, kernels = _device(backend, positions[len(positions) // 2])
         return Result(
-            date=date.today().isoformat(), model=name, file_bytes=file_bytes,
+            date=date.today().isoformat(), model=Path(config.model_path).name, file_bytes=file_bytes,
             weight_bytes=backend.memory().weights, backend=backend.name, device=device,
             copy_gb_per_s=copy / 1e9, host_share=share, decode=tuple(decode),
             prefill=tuple(prefill), kernels=kernels)
