@@ -101,7 +101,8 @@ def _half(values: np.ndarray) -> np.ndarray:
 
 def _divide(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """Divide in float64 (a float16 scale may be tiny); 0 where the scale is 0."""
-    values, scale = np.broadcast_arrays(np.float64(values), np.float64(scale))
+    values, scale = np.broadcast_arrays(
+        np.asarray(values, np.float64), np.asarray(scale, np.float64))
     return np.divide(values, scale, out=np.zeros(values.shape), where=scale != 0)
 
 
@@ -138,7 +139,7 @@ def _affine(blocks: Blocks, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
     low = blocks.min(axis=-1, keepdims=True).astype(np.float64)
     scale = _half((blocks.max(axis=-1, keepdims=True) - low) / top)
     minimum = _half(low)
-    return scale, minimum, _level(blocks - np.float64(minimum), scale, 0, top)
+    return scale, minimum, _level(blocks - minimum.astype(np.float64), scale, 0, top)
 
 
 def _q4_0(blocks: Blocks) -> np.ndarray:
@@ -213,8 +214,8 @@ def _affine_super(blocks: Blocks, bits: int) -> tuple[np.ndarray, np.ndarray]:
     dmin = _half((-low).max(axis=1) / 63)
     scales = _level(scale[..., 0], d, 0, 63)
     minima = _level(-low[..., 0], dmin, 0, 63)
-    step = np.float64(d) * scales
-    floor = np.float64(dmin) * minima
+    step = d.astype(np.float64) * scales
+    floor = dmin.astype(np.float64) * minima
     levels = _level(sub + floor[..., None], step[..., None], 0, top)
     return np.hstack([
         d.view(np.uint8), dmin.view(np.uint8), pack_scales(scales, minima)]), levels
@@ -268,7 +269,7 @@ def _q6_k(blocks: Blocks) -> np.ndarray:
     scale = _search_symmetric(sub, 32)[..., 0]
     d = _half(_extreme(scale) / -128)
     scales = _level(scale, d, -128, 127)
-    step = np.float64(d) * scales
+    step = d.astype(np.float64) * scales
     levels = (_level(sub, step[..., None], -32, 31) + 32).reshape(-1, 2, 4, 32)
     low = levels[:, :, :2] & 15 | (levels[:, :, 2:] & 15) << 4
     high = (levels >> 4) << np.array([0, 2, 4, 6]).reshape(4, 1)
