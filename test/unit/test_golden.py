@@ -105,11 +105,11 @@ def round_to_int8(x: np.ndarray) -> np.ndarray:
 
 
 def test_llama_cpp_differs_on_quantized_weights_as_int8_activations_do(case, monkeypatch):
-    exact = [case.backend('rounded', np.float64).forward_every(tokens, 0)
-             for tokens in case.sequences()]
+    # float32 is exact beside noise of a few percent.
+    backend = case.backend('rounded', np.float32)
+    exact = [backend.forward_every(tokens, 0) for tokens in case.sequences()]
     linear = ops.linear
     monkeypatch.setattr(ops, 'linear', lambda x, weight: linear(round_to_int8(x), weight))
-    backend = case.backend('rounded', np.float64)
     for index, tokens in enumerate(case.sequences()):
         oracle = case.every(exact[index])
         theirs = distance(case.golden[f'rounded_{index}_every'], oracle)

@@ -34,9 +34,11 @@ class ReferenceWeights:
     All weights as views into one allocation.
 
     One large allocation gets huge pages while it lives and goes back to the system, whole,
-    when it is dropped. Matrices (out, in) lie column by column: a product with one token
-    then reads each column as a stream, which OpenBLAS does up to 1.5 times faster than the
-    dot products that row order asks for.
+    when it is dropped.
+
+    Matrices (out, in) with more rows than columns lie column by column: a product with one
+    token then adds up long columns, which OpenBLAS does up to twice as fast as the many short
+    dot products that row order asks for. Wide matrices lie row by row for the same reason.
 
     Attributes
     ----------
@@ -96,7 +98,13 @@ def _lay_out(
         size = sum(math.prod(shapes[name]) for name in names)
         flat = arena[start:start + size]
         start += size
-        stacks[stack] = flat.reshape(shapes[stack][-1], -1).T if len(shapes[stack]) > 1 else flat
+        width = shapes[stack][-1]
+        if len(shapes[stack]) == 1:
+            stacks[stack] = flat
+        elif size > width * width:
+            stacks[stack] = flat.reshape(width, -1).T
+        else:
+            stacks[stack] = flat.reshape(-1, width)
         row = 0
         for name in names:
             rows = shapes[name][0]
