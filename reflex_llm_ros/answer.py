@@ -111,7 +111,8 @@ class PendingAnswer:
         self._patience = patience
         self._born = time.monotonic()
         self._sent_at: float | None = None
-        self._parts: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
+        # No SimpleQueue: on Python 3.10 its get() can forget its timeout.
+        self._parts: queue.Queue[Part | None] = queue.Queue()
         self._lock = threading.Lock()
         self._finished = False
         self._next_seq = 0

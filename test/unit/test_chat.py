@@ -15,10 +15,13 @@
 """What the chat says, and where it says it."""
 
 import pytest
-from reflex_llm_ros.answer import Answer, Part
-from reflex_llm_ros.cli.chat import how_to_activate, language_models, parse
-from reflex_llm_ros.cli.screen import Screen
-from reflex_llm_ros.protocol import Status
+
+pytest.importorskip('rclpy', reason='rclpy is not installed')
+
+from reflex_llm_ros.answer import Answer, Part  # noqa: E402
+from reflex_llm_ros.cli.chat import how_to_activate, language_models, parse  # noqa: E402
+from reflex_llm_ros.cli.screen import Screen  # noqa: E402
+from reflex_llm_ros.protocol import Status  # noqa: E402
 
 
 class NodeIn:
