@@ -88,7 +88,7 @@ def measure_kernels(backend: CudaBackend, copy_bytes_per_s: float) -> tuple[Kern
         outputs = tuple(
             vector(tensor.rows, np.float32 if role in ADDING else np.float16)
             for tensor in first)
-        launch = _launcher(matvec, role, outputs, x)
+        launch = _launcher(matvec, role, outputs, x, vector(first[0].rows, np.float16))
 
         def all_layers() -> None:
             for tensors in members:
@@ -107,7 +107,7 @@ def measure_kernels(backend: CudaBackend, copy_bytes_per_s: float) -> tuple[Kern
 
 
 def _launcher(
-    matvec: Matvec, role: str, outputs: tuple[np.ndarray, ...], x: np.ndarray
+    matvec: Matvec, role: str, outputs: tuple[Any, ...], x: Any, spare: Any
 ) -> Callable[[tuple[DeviceTensor, ...]], None]:
     """Return what runs the product of a role as a decode step does."""
     if role == 'qkv':
@@ -117,5 +117,5 @@ def _launcher(
         gate, up = outputs
         return lambda tensors: matvec.pair((gate, up), x, (tensors[0], tensors[1]))
     if role == 'output':
-        return lambda tensors: matvec.single(outputs[0], x, tensors[0])
-    return lambda tensors: matvec.add(outputs[0], x, tensors[0])
+        return lambda tensors: matvec.logits(outputs[0], x, tensors[0], spare)
+    return lambda tensors: matvec.add(outputs[0], x, tensors[0], spare)

@@ -57,6 +57,7 @@ class Buffers:
         self.gate = rows(config.feed_forward_length)
         self.up = rows(config.feed_forward_length)
         self.logits = device.empty((1, config.vocab_size), np.float32)
+        self.half_logits = device.empty((1, config.vocab_size), np.float16)
 
 
 def buffer_bytes(config: ModelConfig) -> int:
@@ -66,7 +67,7 @@ def buffer_bytes(config: ModelConfig) -> int:
         + 2 * (config.head_count + config.head_count_kv) * config.head_dim
         + 2 * config.feed_forward_length)
     words = config.embedding_length + 2
-    return BATCH_ROWS * (2 * halves + 4 * words) + 4 * config.vocab_size
+    return BATCH_ROWS * (2 * halves + 4 * words) + 6 * config.vocab_size
 
 
 @dataclass(frozen=True)

@@ -50,25 +50,27 @@ class Matvec:
         self._reference = reference
 
     def single(self, y: Any, x: Any, weight: DeviceTensor) -> None:
-        """``y = x @ weight.T``: y (N, M) float16, or (1, M) float32 logits."""
-        rows = len(x)
-        if rows == 1:
-            family = 'gemv_logits' if y.dtype == np.float32 else 'gemv'
-            arguments: tuple[Any, ...] = (y, x, weight.data)
-        else:
-            family, arguments = 'gemm', (y, x, weight.data, np.int32(rows))
+        """``y = x @ weight.T``, y (N, M) float16."""
         self._run(
-            self._variants(family, weight, arguments),
+            self._product(y, x, weight), lambda: self._reference.linear(y, x, weight))
+
+    def logits(self, y: Any, x: Any, weight: DeviceTensor, spare: Any) -> None:
+        """``y = x @ weight.T``, y (1, M) float32; ``spare`` (1, M) float16 may be written."""
+        self._run(
+            [*self._variants('gemv_logits', weight, (y, x, weight.data)),
+             *self._in_two_steps(self._product(spare, x, weight), 'halves_to_floats', y, spare)],
             lambda: self._reference.linear(y, x, weight))
 
-    def add(self, residual: Any, x: Any, weight: DeviceTensor) -> None:
-        """``residual += x @ weight.T``, residual (N, M) float32."""
+    def add(self, residual: Any, x: Any, weight: DeviceTensor, spare: Any) -> None:
+        """``residual += x @ weight.T``: residual (N, M) float32, ``spare`` as float16."""
         rows = len(x)
         arguments: tuple[Any, ...] = (residual, residual, x, weight.data)
         if rows > 1:
             arguments = (*arguments, np.int32(rows))
         self._run(
-            self._variants('gemv_add' if rows == 1 else 'gemm_add', weight, arguments),
+            [*self._variants('gemv_add' if rows == 1 else 'gemm_add', weight, arguments),
+             *self._in_two_steps(
+                 self._product(spare, x, weight), 'residual_add', residual, spare)],
             lambda: self._reference.linear(residual, x, weight, residual))
 
     def pair(
@@ -99,6 +101,26 @@ class Matvec:
                 *arguments, np.int32(weights[0].columns))))
             for name in self._names('gemv_triple_' + '_'.join(types), weights[0])]
         self._run(variants, lambda: self._one_by_one(outputs, x, weights), SINGLE_LAUNCHES)
+
+    def _product(self, y: Any, x: Any, weight: DeviceTensor) -> list[Variant]:
+        rows = len(x)
+        if rows == 1:
+            return self._variants('gemv', weight, (y, x, weight.data))
+        return self._variants('gemm', weight, (y, x, weight.data, np.int32(rows)))
+
+    def _in_two_steps(
+        self, products: list[Variant], kernel: str, y: Any, spare: Any
+    ) -> list[Variant]:
+        """Return what runs a product into ``spare`` and then ``kernel`` from there to ``y``."""
+        def both(product: Variant) -> Callable[[], None]:
+            def run() -> None:
+                product.run()
+                self._device.launch(
+                    self._device.function('elementwise', kernel), (-(-y.size // BLOCK),), BLOCK,
+                    (y, spare, np.int32(y.size)))
+            return run
+
+        return [Variant(f'{product.name}, {kernel}', both(product)) for product in products]
 
     def _one_by_one(
         self, outputs: tuple[Any, ...], x: Any, weights: tuple[DeviceTensor, ...]

@@ -123,7 +123,7 @@ class CudaSteps:
 
     def linear_add(self, x: Any, weight: DeviceTensor, residual: Any, batch: Batch) -> Any:
         """Add ``x @ weight.T`` to the residual stream (N, E) float32, in place."""
-        self._matvec.add(residual, x, weight)
+        self._matvec.add(residual, x, weight, self._buffers.normed[:batch.size])
         return residual
 
     def norm_gate_up(self, x: Any, layer: DenseLayer[DeviceTensor], batch: Batch) -> Any:
@@ -145,7 +145,7 @@ class CudaSteps:
         if not batch.wants_logits:
             return self._buffers.logits
         normed = self._norm(x[batch.size - 1:], norm)
-        self._matvec.single(self._buffers.logits, normed, output)
+        self._matvec.logits(self._buffers.logits, normed, output, self._buffers.half_logits)
         return self._buffers.logits
 
     def _norm(self, x: Any, weight: DeviceTensor) -> Any:
