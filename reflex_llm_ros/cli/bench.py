@@ -64,7 +64,8 @@ def run(config: EngineConfig, prefills: Sequence[int], console: Console) -> Resu
         status.update('kernels')
         device, copy, share, kernels = _device(backend, positions[len(positions) // 2])
         return Result(
-            date=date.today().isoformat(), model=Path(config.model_path).name, file_bytes=file_bytes,
+            date=date.today().isoformat(), model=Path(config.model_path).name,
+            file_bytes=file_bytes,
             weight_bytes=backend.memory().weights, backend=backend.name, device=device,
             copy_gb_per_s=copy / 1e9, host_share=share, decode=tuple(decode),
             prefill=tuple(prefill), kernels=kernels)

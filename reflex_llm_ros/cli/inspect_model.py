@@ -16,9 +16,13 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 import math
 import sys
 
+from reflex_llm_ros.engine.backends.cuda.matvec import TRIPLES, UINT32_TYPES
+from reflex_llm_ros.engine.backends.cuda.opening import open_device
+from reflex_llm_ros.engine.backends.cuda.weights import MATRIX_TYPES
 from reflex_llm_ros.engine.chat_template import load_chat_template
 from reflex_llm_ros.engine.errors import EngineError, OutOfMemoryError
 from reflex_llm_ros.engine.gguf_config import expected_shapes
@@ -126,14 +130,63 @@ def text_handling(model: GgufModel) -> Table:
     ])
 
 
-def memory(model: GgufModel) -> Table:
+@dataclass(frozen=True)
+class Gpu:
+    """The first GPU: what it is, or why there is none, and its free bytes."""
+
+    description: str
+    free: int | None
+
+
+def find_gpu() -> Gpu:
+    """Look at the first GPU."""
+    try:
+        device = open_device(0)
+    except EngineError as error:
+        return Gpu(f'none: {str(error).split(";")[0]}', None)
+    info = device.info
+    found = Gpu(
+        f'{info.name}, {info.multiprocessors} multiprocessors, compute capability '
+        f'{info.capability[0]}.{info.capability[1]}', device.free_bytes())
+    device.close()
+    return found
+
+
+def kernels(model: GgufModel, gpu: Gpu) -> Table:
+    """Say which kernels a GPU runs this model on."""
+    def kind(name: str) -> str:
+        return MATRIX_TYPES.get(model.tensors[name].type, 'f16')
+
+    blocks = range(model.config.block_count)
+    matrices = [name for name, tensor in model.tensors.items() if len(tensor.shape) == 2]
+    products = sorted({kind(name) for name in matrices})
+    fused = sum(
+        tuple(kind(f'blk.{block}.attn_{part}.weight') for part in 'qkv') in TRIPLES
+        for block in blocks)
+    paired = sum(
+        kind(f'blk.{block}.ffn_gate.weight') == kind(f'blk.{block}.ffn_up.weight')
+        for block in blocks)
+    return pairs([
+        ('GPU', printable(gpu.description)),
+        ('kernels', ', '.join(
+            f'gemv_{name}_uint32' if name in UINT32_TYPES else f'gemv_{name}'
+            for name in products)),
+        ('one launch for', f'q, k and v in {fused}, gate and up in {paired} of '
+                           f'{len(blocks)} blocks'),
+    ])
+
+
+def memory(model: GgufModel, gpu: Gpu) -> Table:
     """Lay out what weights and cache take, and the context that fits into free memory."""
-    config, free = model.config, host_free_bytes()
+    config, host_free = model.config, host_free_bytes()
+    gpu_free = host_free if gpu.free is None else gpu.free
     as_floats = 4 * sum(map(math.prod, expected_shapes(config).values()))
     as_stored = sum(tensor.data.nbytes for tensor in model.tensors.values())
     table = Table(
         box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style='dim',
-        caption=f"{size(free)} free here. A GPU's own memory has to hold all of it.",
+        caption=f'{size(host_free)} free here' + (
+            ". A GPU's own memory has to hold all of it." if gpu.free is None
+            else f', {size(gpu.free)} on the GPU.'),
         caption_justify='left')
     table.add_column('runs on', style='bold')
     table.add_column('cache')
@@ -144,7 +197,8 @@ def memory(model: GgufModel) -> Table:
         position = kv_bytes_per_position(config, element)
         try:
             fits = plan(
-                config, weights=weights, position_bytes=position, scratch=0, free=free)
+                config, weights=weights, position_bytes=position, scratch=0,
+                free=gpu_free if device == 'GPU' else host_free)
         except OutOfMemoryError:
             context = Text('none', style='red')
         else:
@@ -160,12 +214,13 @@ def memory(model: GgufModel) -> Table:
 
 def report(model: GgufModel) -> RenderableType:
     """Lay out everything as one panel."""
+    gpu = find_gpu()
     title = printable(model.config.name or 'Model')
     title.stylize('bold')
     return Panel(
         Group(
             sizes(model), '', tensor_types(model), '', text_handling(model), '',
-            memory(model)),
+            kernels(model, gpu), '', memory(model, gpu)),
         title=title, title_align='left', padding=(1, 2), expand=False)
 
 

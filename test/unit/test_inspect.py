@@ -53,7 +53,9 @@ def test_sizes_and_types(tiny_qwen3_path, capsys):
     assert f'tokenizer gpt2 (qwen2), {merges} merges' in lines
     assert 'answers end on <|endoftext|>, <|im_end|>' in lines
     assert 'chat template in the file' in lines
-    assert len(lines) <= 30
+    assert 'kernels gemv_q4k_uint32, gemv_q6k' in lines
+    assert 'one launch for q, k and v in 2, gate and up in 2 of 2 blocks' in lines
+    assert len(lines) <= 34
 
 
 def test_thinking_is_what_the_template_can(tmp_path, capsys, data_dir):

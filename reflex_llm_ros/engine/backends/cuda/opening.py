@@ -14,6 +14,7 @@
 
 """From a configuration to a CUDA backend, or to one line that says what is missing."""
 
+import ctypes
 import importlib.util
 import os
 from typing import Any
@@ -22,6 +23,8 @@ from reflex_llm_ros.engine.backends.base import Backend, Progress
 from reflex_llm_ros.engine.config import EngineConfig
 from reflex_llm_ros.engine.errors import DeviceError, EngineError
 from reflex_llm_ros.engine.gguf_model import GgufModel
+
+DRIVER = 'libcuda.so.1'
 
 
 def open_device(ordinal: int) -> Any:
@@ -38,6 +41,11 @@ def open_device(ordinal: int) -> Any:
         raise EngineError(
             'CuPy is not installed for this Python; pip install cupy-cuda12x, '
             'or set engine.backend to cpu')
+    try:
+        ctypes.CDLL(DRIVER)
+    except OSError as error:
+        raise EngineError(
+            f'this machine has no NVIDIA driver ({DRIVER}); set engine.backend to cpu') from error
     try:
         from reflex_llm_ros.engine.backends.cuda.device import CudaDevice
 
