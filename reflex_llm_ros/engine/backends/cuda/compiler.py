@@ -39,8 +39,8 @@ def compile_cubin(source: KernelSource, capability: tuple[int, int]) -> bytes:
     Raises
     ------
     EngineError
-        The compiler refused the source; the message holds its first error, which names
-        file and line.
+        There is no NVRTC, or it refused the source; the message holds its first error, which
+        names file and line.
 
     """
     options = (f'--gpu-architecture=sm_{capability[0]}{capability[1]}', *COMPILE_OPTIONS)
@@ -52,8 +52,19 @@ def compile_cubin(source: KernelSource, capability: tuple[int, int]) -> bytes:
     return cubin
 
 
+def nvrtc_version() -> tuple[int, int]:
+    """Return the compiler's version; raises EngineError where CuPy finds none."""
+    try:
+        major, minor = nvrtc.getVersion()
+    except RuntimeError as error:
+        raise EngineError(
+            f'no CUDA compiler: {error}; install libnvrtc of the CUDA that CuPy is built for, '
+            'such as the package cuda-nvrtc-12-6') from error
+    return major, minor
+
+
 def _key(source: KernelSource, options: tuple[str, ...]) -> str:
-    parts = [source.code, *options, repr(nvrtc.getVersion())]
+    parts = [source.code, *options, repr(nvrtc_version())]
     for name, text in sorted(source.headers.items()):
         parts += [name, text]
     return hashlib.sha256('\0'.join(parts).encode()).hexdigest()[:24]
