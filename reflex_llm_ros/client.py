@@ -222,7 +222,8 @@ class ReflexLlmClient:
     def cancel(self, request_id: str | None = None) -> None:
         """Cancel one request, or all of this client; they end with what they have so far."""
         with self._lock:
-            ids = list(self._pending) if request_id is None else [request_id]
+            # The latest first: none may start because the one before it has ended.
+            ids = [*reversed(self._pending)] if request_id is None else [request_id]
         for each in ids:
             self._cancel.publish(String(data=each))
 
