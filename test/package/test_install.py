@@ -26,7 +26,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_SOURCE = shutil.ignore_patterns('.*', '__pycache__', '*.egg-info', 'build', 'install', 'log')
-EXECUTABLES = ('reflex_llm_node', 'reflex_llm_chat', 'reflex_llm_inspect')
+EXECUTABLES = ('reflex_llm_node', 'reflex_llm_chat', 'reflex_llm_inspect', 'reflex_llm_bench')
 # What rosdep and pip would have put into a robot's system Python.
 LIBRARIES = os.pathsep.join(
     path for path in sys.path if path.endswith(('site-packages', 'dist-packages')))
@@ -46,9 +46,9 @@ def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> s
     return done.stdout
 
 
-def kernel_sources() -> list[str]:
-    """Return the names of the kernels in the checkout."""
-    return sorted(p.name for p in (ROOT / 'kernels').iterdir() if p.suffix in ('.cu', '.cuh'))
+def kernels_in(source: Path) -> list[str]:
+    """Return the names of the kernels among the sources."""
+    return sorted(p.name for p in (source / 'kernels').iterdir() if p.suffix in ('.cu', '.cuh'))
 
 
 @pytest.fixture(scope='module')
@@ -85,7 +85,7 @@ def test_pip_install_without_ros(
         source: Path, python: Path, environment: dict[str, str], tmp_path: Path) -> None:
     run(python, '-m', 'pip', 'install', '-q', source, cwd=tmp_path, env=environment)
     installed = run(python, '-c', LIST_KERNELS, cwd=tmp_path, env=environment).split()
-    assert installed == kernel_sources()
+    assert installed == kernels_in(source)
     run(python, '-c', 'from reflex_llm_ros.engine import Engine', cwd=tmp_path, env=environment)
     usage = run(python.parent / 'reflex_llm_inspect', '--help', cwd=tmp_path, env=environment)
     assert 'reflex_llm_inspect' in usage
@@ -117,7 +117,7 @@ def test_colcon_build(
     assert 'reflex_llm_inspect' in usage
     listing = run(
         'bash', '-c', f'{setup} python -c "$0"', LIST_KERNELS, cwd=tmp_path, env=environment)
-    assert listing.split() == kernel_sources()
+    assert listing.split() == kernels_in(source)
 
 
 def test_colcon_test(
