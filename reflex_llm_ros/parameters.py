@@ -76,6 +76,8 @@ class Row:
         if isinstance(self.default, bool):
             return boolean(value)
         if isinstance(self.default, list):
+            # ROS has no type for an empty list: [] in a parameter file arrives as None.
+            value = () if value is None else value
             return stop_strings(list(value) if isinstance(value, Sequence) else value)
         if self.choices:
             return choice(value, self.choices)

@@ -63,6 +63,11 @@ def test_every_value_reaches_its_place() -> None:
     assert now.diagnostics_period_s == 5.0
 
 
+def test_an_empty_list_out_of_a_parameter_file_is_one() -> None:
+    assert reason_against({'prompt.stop': None}, DEFAULTS, unconfigured=True) == ''
+    assert settings({**DEFAULTS, 'prompt.stop': None}).defaults.stop == ()
+
+
 @pytest.mark.parametrize('setting, thinking', [('auto', None), ('on', True), ('off', False)])
 def test_thinking(setting: str, thinking: bool | None) -> None:
     assert settings({**DEFAULTS, 'prompt.thinking': setting}).defaults.thinking is thinking
@@ -79,7 +84,7 @@ def test_thinking(setting: str, thinking: bool | None) -> None:
     ('prompt.thinking', True, 'must be one of auto, on, off'),
     ('prompt.stop', [''], '1 to 256'),
     ('prompt.stop', [b'x'], 'must be a string'),
-    ('prompt.stop', None, 'must be a list'),
+    ('prompt.stop', 7, 'must be a list'),
     ('queue.size', 0, 'from 1 to 1000'),
     ('diagnostics.period_s', 0.0, 'from 0.1 to 60'),
     ('model.path', 3, 'must be a string'),
