@@ -21,6 +21,7 @@ engine with no further code.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+import os
 from typing import Any
 
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
@@ -60,7 +61,8 @@ class Row:
     One parameter; its type is that of ``default``.
 
     ``live`` ones change at run time and apply to the next request, the others only while
-    the node is unconfigured. ``engine`` names the field of :class:`EngineConfig`.
+    the node is unconfigured. ``engine`` names the field of :class:`EngineConfig`. In a
+    ``path``, ``~`` is the home directory.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Row:
     choices: tuple[str, ...] = ()
     live: bool = False
     engine: str = ''
+    path: bool = False
 
     def check(self, value: Any) -> Any:
         """Return the value as the engine takes it; raises Refused."""
@@ -81,6 +84,9 @@ class Row:
             return stop_strings(list(value) if isinstance(value, Sequence) else value)
         if self.choices:
             return choice(value, self.choices)
+        if self.path:
+            # A shell would put the home directory in; nobody does so in a parameter file.
+            return os.path.expanduser(string(value))
         if isinstance(self.default, str):
             return string(value)
         assert self.limits is not None, f'{self.name} is a number and needs a range'
@@ -94,10 +100,10 @@ _ENGINE = EngineConfig(model_path='')
 _SAMPLING = SamplingParams()
 
 TABLE = (
-    Row('model.path', '', 'Path of the GGUF file.', engine='model_path'),
+    Row('model.path', '', 'Path of the GGUF file.', engine='model_path', path=True),
     Row('model.chat_template_file', '',
         "Jinja file to use in place of the template in the GGUF; empty for the file's own.",
-        engine='chat_template_file'),
+        engine='chat_template_file', path=True),
     Row('engine.backend', _ENGINE.backend,
         'Where the model runs; auto takes the GPU when there is one.',
         choices=('auto', 'cuda', 'cpu'), engine='backend'),

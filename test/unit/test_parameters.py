@@ -63,6 +63,14 @@ def test_every_value_reaches_its_place() -> None:
     assert now.diagnostics_period_s == 5.0
 
 
+def test_the_home_directory_may_be_written_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('HOME', '/home/robot')
+    now = settings({
+        **DEFAULTS, 'model.path': '~/m.gguf', 'model.chat_template_file': '/a/~/t.jinja'})
+    assert now.engine.model_path == '/home/robot/m.gguf'
+    assert now.engine.chat_template_file == '/a/~/t.jinja'
+
+
 def test_an_empty_list_out_of_a_parameter_file_is_one() -> None:
     assert reason_against({'prompt.stop': None}, DEFAULTS, unconfigured=True) == ''
     assert settings({**DEFAULTS, 'prompt.stop': None}).defaults.stop == ()
