@@ -81,7 +81,7 @@ def start_node(context: LaunchContext) -> list:
     overrides = {
         parameter: ParameterValue(value, value_type=str)
         for parameter, value in (
-            ('model.path', os.path.expanduser(arguments['model'])),
+            ('model.path', arguments['model']),
             ('engine.backend', arguments['backend']))
         if value
     }
@@ -116,6 +116,10 @@ def autostart_handlers(node: LifecycleNode) -> list:
             start_state='configuring', goal_state=goal_state,
             entities=[OpaqueFunction(function=say_configure_failed, args=[node])]))
           for goal_state in ('unconfigured', 'errorprocessing')),
+        RegisterEventHandler(OnStateTransition(
+            target_lifecycle_node=node,
+            start_state='activating', goal_state='active',
+            entities=[OpaqueFunction(function=say_active, args=[node])])),
     ]
 
 
@@ -123,6 +127,13 @@ def change_state(node: LifecycleNode, transition_id: int) -> EmitEvent:
     """Ask the node for a transition."""
     return EmitEvent(event=ChangeState(
         lifecycle_node_matcher=matches_action(node), transition_id=transition_id))
+
+
+def say_active(context: LaunchContext, node: LifecycleNode) -> None:
+    """Tell the user that the robot can be talked to, and how."""
+    logging.get_logger('reflex_llm.launch').info(
+        f'{node.node_name} is active. Talk to it: '
+        f'ros2 run reflex_llm_ros reflex_llm_chat --node {node.node_name}')
 
 
 def say_configure_failed(context: LaunchContext, node: LifecycleNode) -> None:
