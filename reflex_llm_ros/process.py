@@ -16,12 +16,14 @@
 
 from collections.abc import Callable
 import ctypes
+import faulthandler
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import rclpy
 from rclpy.executors import ExternalShutdownException, MultiThreadedExecutor
@@ -30,6 +32,8 @@ from rclpy.signals import SignalHandlerOptions
 
 EXECUTOR_THREADS = 4
 STOP_S = 1.2
+END_S = 1.9
+STUCK_S = 5.0
 M_MMAP_THRESHOLD = -3
 LARGE_BLOCK = 8 * 2**20
 SPIN_S = 0.1
@@ -45,7 +49,9 @@ def run(
     args: list[str] | None,
 ) -> int:
     """
-    Spin a node until SIGINT, SIGTERM or a shutdown of its context; return the exit code.
+    Spin a node until SIGINT, SIGTERM or a shutdown of its context, then end the process.
+
+    Exit code 0; 1 is returned when the node cannot be made.
 
     ``stop`` ends what the node does while publishers still work, and says whether that was
     possible in so many seconds.
@@ -71,6 +77,9 @@ def run(
     spinner = threading.Thread(target=_spin, args=(executor, node, stopped, ending), daemon=True)
     spinner.start()
     ending.wait()
+    threading.Thread(target=_end_anyway, daemon=True).start()
+    # Should something hang that holds Python's lock, this one says where, and needs no lock.
+    faulthandler.dump_traceback_later(STUCK_S, exit=True)
 
     clean = stop(node, STOP_S)
     stopped.set()
@@ -80,12 +89,25 @@ def run(
         executor.shutdown(timeout_sec=0.0)
         node.destroy_node()
     rclpy.try_shutdown()
-    if not clean:
-        # A device call that does not return would keep the interpreter from ending.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
-    return 0
+    _end()
+
+
+def _end() -> NoReturn:
+    """
+    End the process here and now: all that had to be said and freed has been.
+
+    A device call that does not return, or a thread of the middleware, would keep the
+    interpreter from ending.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _end_anyway() -> None:
+    """End the process although something in its ending hangs."""
+    time.sleep(END_S)
+    _end()
 
 
 def _return_large_blocks() -> None:

@@ -1,0 +1,65 @@
+# Copyright 2026 The reflex_llm_ros authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""A node's process ends in time, whatever hangs in its ending."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from robot import PATIENCE_S, REPOSITORY
+
+HANGING = """
+import sys, threading, time
+from rclpy.node import Node
+from reflex_llm_ros.process import run
+
+class Hanging(Node):
+    def __init__(self):
+        super().__init__('hanging')
+        print('up', flush=True)
+
+    def destroy_node(self):
+        if sys.argv[1] == 'destroying':
+            threading.Event().wait()
+        super().destroy_node()
+
+def stop(node, timeout_s):
+    if sys.argv[1] == 'stopping':
+        threading.Event().wait()
+    if sys.argv[1] == 'a thread':
+        threading.Thread(target=threading.Event().wait).start()
+    return True
+
+sys.exit(run(Hanging, stop, []))
+"""
+
+
+@pytest.mark.parametrize('what', ['nothing', 'destroying', 'stopping', 'a thread'])
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_process_ends_whatever_hangs(what: str, number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [sys.executable, '-c', HANGING, what], cwd=REPOSITORY, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b'up\n'
+        before = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == 0
+        print(f'{what} hangs: ended in {time.monotonic() - before:.2f} s')
+    finally:
+        process.kill()
+        process.wait()
