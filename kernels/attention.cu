@@ -12,171 +12,198 @@
 // See the License for the specific language governing permissions and
 // limitations under the License.
 
-// Causal attention against the KV cache: online softmax over tiles of 64 positions.
+// Causal attention against the KV cache, in chunks of 128 positions.
 //
-// A block serves one query head of one token and never holds more than one tile of scores.
-// Decode and prefill run the same function, so a token's output is the same to the bit whether it
-// came alone or in a batch. Milakov and Gimelshein, "Online normalizer calculation for softmax",
-// 2018; Dao et al., "FlashAttention", 2022.
-//
-// A row of keys or values is read by LANES neighbouring threads, 8 elements each, in one load a
-// thread; the block reads 128 / LANES rows at a time.
+// A chunk's largest score, sum of weights and sum of weighted values depend on nothing outside it.
+// They are added up over the chunks in ascending order, whoever computed them: one block, a chunk
+// after the other (attention_decode, attention_prefill), or many blocks (attention_split). So a
+// token's output is the same to the bit whether it came alone or in a batch, and on every device.
+// Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al.,
+// "FlashAttention", 2022; Dao et al., "Flash-Decoding for long-context inference", 2023.
 
-#include "device.cuh"
+#include "attention_chunk.cuh"
+#include "last_block.cuh"
 
-constexpr int TILE = 64;
-constexpr int THREADS = 128;
-constexpr int ELEMENTS = 8;
-constexpr float LOG2_E = 1.44269504088896341f;
-
-// A cache [positions][groups][dim] of fp16.
-struct HalfCache {
-  const half_t *values;
-
-  __device__ __forceinline__ void load(float *out, int64_t row, int dim, int element) const {
-    const uint4 words = *reinterpret_cast<const uint4 *>(values + row * dim + element);
-    const uint32_t word[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      out[2 * i] = half_to_float(half_t(word[i] & 0xffffu));
-      out[2 * i + 1] = half_to_float(half_t(word[i] >> 16));
-    }
-  }
-  __device__ __forceinline__ float scale(int64_t) const { return 1.0f; }
-};
-
-// A cache [positions][groups][dim] of int8 with scales [positions][groups].
-struct Int8Cache {
-  const int8_t *values;
-  const float *scales;
-
-  __device__ __forceinline__ void load(float *out, int64_t row, int dim, int element) const {
-    const uint2 words = *reinterpret_cast<const uint2 *>(values + row * dim + element);
-    const uint32_t word[2] = {words.x ^ 0x80808080u, words.y ^ 0x80808080u};
-    // A conversion instruction runs at an eighth of the rate of these two: the byte plus 128
-    // becomes the low bits of 2^23, and subtracting 2^23 + 128 is exact.
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const uint32_t bits = __byte_perm(word[i / 4], 0x4b000000u, 0x7440u | (i % 4));
-      out[i] = __uint_as_float(bits) - 8388736.0f;
-    }
-  }
-  __device__ __forceinline__ float scale(int64_t row) const { return scales[row]; }
-};
-
-// Attention of one head over positions 0 to length - 1 of key/value head `group`: out and q (dim).
-// shared: TILE + dim floats.
-template <int LANES, typename Cache>
+// One head of one token, a chunk after the other: out and q (dim).
+template <int VECTORS, typename Cache>
 __device__ __forceinline__ void attend(half_t *out, const half_t *q, const Cache &keys,
                                        const Cache &values, int length, int group, int groups,
-                                       int dim, float scale, float *shared) {
-  constexpr int ROWS = THREADS / LANES;
-  float *const scores = shared;
-  float *const sums = shared + TILE;
-  const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
-  const int first_row = threadIdx.x / LANES;
-  const int element = threadIdx.x % LANES * ELEMENTS;
-  const bool has_elements = element < dim;
-  const float nothing = __uint_as_float(0xff800000u);  // minus infinity: the weight 0
-
-  float query[ELEMENTS], sum[ELEMENTS];
+                                       int dim, float scale) {
+  DYNAMIC_SHARED(float, shared);
+  constexpr int OWN = VECTORS > 2 ? 2 : 1;  // elements of the output a thread
+  const Partial<1> partial(shared, dim);
+  Output<1> output[OWN];
+  for (int start = 0; start < length; start += CHUNK) {
+    const Chunk chunk{start, min(CHUNK, length - start), group, groups};
+    attend_chunk<1, VECTORS>(partial, q, 1, keys, values, chunk, dim, scale);
 #pragma unroll
-  for (int i = 0; i < ELEMENTS; ++i) query[i] = sum[i] = 0.0f;
-  if (has_elements) HalfCache{q}.load(query, 0, dim, element);
-#pragma unroll
-  for (int i = 0; i < ELEMENTS; ++i) query[i] *= scale * LOG2_E;  // powers of 2, not of e
-
-  float largest = nothing, total = 0.0f;
-  for (int start = 0; start < length; start += TILE) {
-    const int count = min(TILE, length - start);
-#pragma unroll 4
-    for (int step = 0; step < TILE / ROWS; ++step) {
-      const int row = step * ROWS + first_row;
-      const int64_t cached = int64_t(start + row) * groups + group;
-      float dot = 0.0f;
-      if (has_elements && row < count) {
-        float key[ELEMENTS];
-        keys.load(key, cached, dim, element);
-#pragma unroll
-        for (int i = 0; i < ELEMENTS; ++i) dot = fmaf(query[i], key[i], dot);
-      }
-#pragma unroll
-      for (int lanes = LANES / 2; lanes > 0; lanes /= 2) {
-        dot += __shfl_xor_sync(0xffffffffu, dot, lanes);
-      }
-      if (element == 0) scores[row] = row < count ? dot * keys.scale(cached) : nothing;
+    for (int i = 0; i < OWN; ++i) {
+      const int element = threadIdx.x + i * THREADS;
+      const float sum[1] = {element < dim ? partial.sum(0, element, dim) : 0.0f};
+      output[i].add(partial.largest[0], partial.total[0], sum);
     }
-    __syncthreads();
-
-    // Every warp does the same sums in the same order, which saves two barriers.
-    const float low = scores[lane], high = scores[lane + WARP_SIZE];
-    const float new_largest = fmaxf(largest, warp_max(fmaxf(low, high)));
-    const float shrink = exp2f(largest - new_largest);
-    total = total * shrink + warp_sum(exp2f(low - new_largest) + exp2f(high - new_largest));
-    largest = new_largest;
-
-#pragma unroll
-    for (int i = 0; i < ELEMENTS; ++i) sum[i] *= shrink;
-#pragma unroll 4
-    for (int step = 0; step < TILE / ROWS; ++step) {
-      const int row = step * ROWS + first_row;
-      if (has_elements && row < count) {
-        const int64_t cached = int64_t(start + row) * groups + group;
-        const float weight = exp2f(scores[row] - largest) * values.scale(cached);
-        float value[ELEMENTS];
-        values.load(value, cached, dim, element);
-#pragma unroll
-        for (int i = 0; i < ELEMENTS; ++i) sum[i] = fmaf(weight, value[i], sum[i]);
-      }
-    }
-    __syncthreads();
   }
-
-  // The rows' sums: over the lanes of a warp, then one warp after the other.
 #pragma unroll
-  for (int lanes = LANES; lanes < WARP_SIZE; lanes *= 2) {
-#pragma unroll
-    for (int i = 0; i < ELEMENTS; ++i) sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], lanes);
+  for (int i = 0; i < OWN; ++i) {
+    const int element = threadIdx.x + i * THREADS;
+    if (element < dim) out[element] = output[i].element(0);
   }
-  for (int turn = 0; turn < THREADS / WARP_SIZE; ++turn) {
-    if (warp == turn && lane < LANES && has_elements) {
-#pragma unroll
-      for (int i = 0; i < ELEMENTS; ++i) {
-        sums[element + i] = turn == 0 ? sum[i] : sums[element + i] + sum[i];
-      }
-    }
-    __syncthreads();
-  }
-  for (int i = threadIdx.x; i < dim; i += THREADS) out[i] = float_to_half(sums[i] / total);
 }
 
-// One head of one token: blockIdx.x is the head, blockIdx.y the token.
+// blockIdx.x is the head, blockIdx.y the token.
 template <typename Cache>
 __device__ __forceinline__ void attention(half_t *out, const half_t *q, const Cache &keys,
                                           const Cache &values, const int32_t *positions, int heads,
                                           int groups, int dim, float scale) {
-  DYNAMIC_SHARED(float, shared);
   const int head = blockIdx.x, token = blockIdx.y;
   const int64_t offset = (int64_t(token) * heads + head) * dim;
   const int length = positions[token] + 1, group = head / (heads / groups);
   out += offset;
   q += offset;
   if (dim <= 64) {
-    attend<8>(out, q, keys, values, length, group, groups, dim, scale, shared);
+    attend<1>(out, q, keys, values, length, group, groups, dim, scale);
   } else if (dim <= 128) {
-    attend<16>(out, q, keys, values, length, group, groups, dim, scale, shared);
+    attend<2>(out, q, keys, values, length, group, groups, dim, scale);
   } else {
-    attend<32>(out, q, keys, values, length, group, groups, dim, scale, shared);
+    attend<4>(out, q, keys, values, length, group, groups, dim, scale);
+  }
+}
+
+// Where chunks wait for the last block: partials of `heads` heads.
+struct Chunks {
+  float *sums;  // [chunks][heads][dim]
+  float *tops;  // [chunks][heads][2]: largest, total
+  int count, heads, dim;
+
+  __device__ __forceinline__ void write(int chunk, int head, int element,
+                                        const float (&sum)[4]) const {
+    *reinterpret_cast<float4 *>(sums + (int64_t(chunk) * heads + head) * dim + element) =
+        make_float4(sum[0], sum[1], sum[2], sum[3]);
+  }
+  __device__ __forceinline__ void write_top(int chunk, int head, float largest,
+                                            float total) const {
+    *reinterpret_cast<float2 *>(tops + (int64_t(chunk) * heads + head) * 2) =
+        make_float2(largest, total);
+  }
+
+  // Adds up all chunks of four elements; the loads of a few chunks are on their way together.
+  __device__ __forceinline__ void add_up(Output<4> &output, int head, int element) const {
+    constexpr int TOGETHER = 8;
+    for (int first = 0; first < count; first += TOGETHER) {
+      float4 sum[TOGETHER];
+      float2 top[TOGETHER];
+#pragma unroll
+      for (int i = 0; i < TOGETHER; ++i) {
+        const int64_t row = int64_t(min(first + i, count - 1)) * heads + head;
+        top[i] = __ldcg(reinterpret_cast<const float2 *>(tops + row * 2));
+        sum[i] = __ldcg(reinterpret_cast<const float4 *>(sums + row * dim + element));
+      }
+#pragma unroll
+      for (int i = 0; i < TOGETHER; ++i) {
+        if (first + i < count) {
+          output.add(top[i].x, top[i].y, {sum[i].x, sum[i].y, sum[i].z, sum[i].w});
+        }
+      }
+    }
+  }
+};
+
+__device__ __forceinline__ void write_output(half_t *out, const Output<4> &output) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) out[i] = output.element(i);
+}
+
+// All query heads of key/value head blockIdx.x, HEADS at a time; every gridDim.y-th chunk from
+// blockIdx.y on. The last block of a key/value head adds the chunks up.
+template <int HEADS, int VECTORS, typename Cache>
+__device__ __forceinline__ void attend_split(half_t *out, const half_t *q, const Cache &keys,
+                                             const Cache &values, int length, const Chunks &chunks,
+                                             uint32_t *counters, int groups, float scale) {
+  DYNAMIC_SHARED(float, shared);
+  const int group = blockIdx.x, share = chunks.heads / groups, dim = chunks.dim;
+  const Partial<HEADS> partial(shared, dim);
+  for (int first = 0; first < share; first += HEADS) {
+    const int head = group * share + first, heads = min(HEADS, share - first);
+    for (int index = blockIdx.y; index < chunks.count; index += gridDim.y) {
+      const int start = index * CHUNK;
+      const Chunk chunk{start, min(CHUNK, length - start), group, groups};
+      attend_chunk<HEADS, VECTORS>(partial, q + int64_t(head) * dim, heads, keys, values, chunk,
+                                   dim, scale);
+      for (int i = 4 * threadIdx.x; i < heads * dim; i += 4 * THREADS) {
+        const int own = i / dim, element = i % dim;
+        const float sum[4] = {partial.sum(own, element, dim), partial.sum(own, element + 1, dim),
+                              partial.sum(own, element + 2, dim),
+                              partial.sum(own, element + 3, dim)};
+        if (chunks.count > 1) {
+          chunks.write(index, head + own, element, sum);
+        } else {
+          Output<4> output;
+          output.add(partial.largest[own], partial.total[own], sum);
+          write_output(out + int64_t(head) * dim + i, output);
+        }
+      }
+      if (chunks.count > 1 && threadIdx.x < heads) {
+        chunks.write_top(index, head + threadIdx.x, partial.largest[threadIdx.x],
+                         partial.total[threadIdx.x]);
+      }
+    }
+  }
+  if (chunks.count == 1 || !completes(counters + group, min(chunks.count, int(gridDim.y)))) return;
+  for (int i = 4 * threadIdx.x; i < share * dim; i += 4 * THREADS) {
+    Output<4> output;
+    chunks.add_up(output, group * share + i / dim, i % dim);
+    write_output(out + int64_t(group) * share * dim + i, output);
+  }
+}
+
+template <typename Cache>
+__device__ __forceinline__ void split(half_t *out, const half_t *q, const Cache &keys,
+                                      const Cache &values, const int32_t *positions, float *sums,
+                                      float *tops, uint32_t *counters, int heads, int groups,
+                                      int dim, float scale) {
+  const int length = positions[0] + 1;
+  const Chunks chunks{sums, tops, (length + CHUNK - 1) / CHUNK, heads, dim};
+  if (blockIdx.y >= chunks.count) return;
+  if (dim <= 64) {
+    attend_split<4, 1>(out, q, keys, values, length, chunks, counters, groups, scale);
+  } else if (dim <= 128) {
+    attend_split<4, 2>(out, q, keys, values, length, chunks, counters, groups, scale);
+  } else {
+    attend_split<2, 4>(out, q, keys, values, length, chunks, counters, groups, scale);
   }
 }
 
 // Of all kernels below: out and q (tokens, heads, dim) fp16; token n attends to positions 0 to
 // positions[n] of the caches, where its own key and value already are; query head h reads
-// key/value head h / (heads / groups). dim is a multiple of 8 up to 256. Block 128, shared (64 +
-// dim) floats.
+// key/value head h / (heads / groups). dim is a multiple of 8 up to 256. Block 128.
 
-// Grid (heads, 1): the token that positions[0] belongs to.
-extern "C" __global__ void __launch_bounds__(THREADS)
+// Grid (groups, n) for any n: the token that positions[0] belongs to, the same to the bit as from
+// attention_decode. sums (C, heads, dim) and tops (C, heads, 2) are scratch, C the chunks of 128
+// positions that the caches hold; counters (groups) are 0 before and after. Shared 4 * (128 + 4 *
+// dim + 2) floats.
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
+    attention_split(half_t *__restrict__ out, const half_t *__restrict__ q,
+                    const half_t *__restrict__ k_cache, const half_t *__restrict__ v_cache,
+                    const int32_t *__restrict__ positions, float *sums, float *tops,
+                    uint32_t *counters, int32_t heads, int32_t groups, int32_t dim, float scale) {
+  split(out, q, HalfCache{k_cache}, HalfCache{v_cache}, positions, sums, tops, counters, heads,
+        groups, dim, scale);
+}
+
+// With a fourth block a multiprocessor it spills registers.
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
+    attention_split_int8(half_t *__restrict__ out, const half_t *__restrict__ q,
+                         const int8_t *__restrict__ k_cache, const int8_t *__restrict__ v_cache,
+                         const float *__restrict__ k_scales, const float *__restrict__ v_scales,
+                         const int32_t *__restrict__ positions, float *sums, float *tops,
+                         uint32_t *counters, int32_t heads, int32_t groups, int32_t dim,
+                         float scale) {
+  split(out, q, Int8Cache{k_cache, k_scales}, Int8Cache{v_cache, v_scales}, positions, sums, tops,
+        counters, heads, groups, dim, scale);
+}
+
+// Grid (heads, 1): the token that positions[0] belongs to. Shared 128 + 4 * dim + 2 floats.
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
     attention_decode(half_t *__restrict__ out, const half_t *__restrict__ q,
                      const half_t *__restrict__ k_cache, const half_t *__restrict__ v_cache,
                      const int32_t *__restrict__ positions, int32_t heads, int32_t groups,
@@ -184,8 +211,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   attention(out, q, HalfCache{k_cache}, HalfCache{v_cache}, positions, heads, groups, dim, scale);
 }
 
-// Grid (heads, tokens).
-extern "C" __global__ void __launch_bounds__(THREADS)
+// Grid (heads, tokens). Shared as attention_decode.
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
     attention_prefill(half_t *__restrict__ out, const half_t *__restrict__ q,
                       const half_t *__restrict__ k_cache, const half_t *__restrict__ v_cache,
                       const int32_t *__restrict__ positions, int32_t heads, int32_t groups,
@@ -194,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 // Grid (heads, 1).
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
     attention_decode_int8(half_t *__restrict__ out, const half_t *__restrict__ q,
                           const int8_t *__restrict__ k_cache, const int8_t *__restrict__ v_cache,
                           const float *__restrict__ k_scales, const float *__restrict__ v_scales,
@@ -205,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 // Grid (heads, tokens).
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
     attention_prefill_int8(half_t *__restrict__ out, const half_t *__restrict__ q,
                            const int8_t *__restrict__ k_cache, const int8_t *__restrict__ v_cache,
                            const float *__restrict__ k_scales, const float *__restrict__ v_scales,

@@ -21,6 +21,7 @@ from typing import Any
 from gguf import GGMLQuantizationType
 import numpy as np
 import pytest
+from reflex_llm_ros.engine.backends.cuda.buffers import ATTENTION_CHUNK
 from reflex_llm_ros.engine.config import FastPaths
 from reflex_llm_ros.synthetic.model_shape import ModelShape
 from reflex_llm_ros.synthetic.qwen3_gguf import generate
@@ -97,6 +98,18 @@ def test_batches_equal_single_tokens_to_the_bit(
     np.testing.assert_array_equal(batched, logits)
 
 
+@pytest.mark.parametrize('kv_cache', ['f16', 'int8'])
+def test_batches_equal_single_tokens_beyond_a_chunk(
+    tiny_llama_path: Path, kv_cache: str, open_backend: Any, rng: np.random.Generator
+) -> None:
+    tokens = random_tokens(rng, ATTENTION_CHUNK + 2)
+    backend = open_backend(tiny_llama_path, kv_cache=kv_cache, context_length=len(tokens))
+    batched = backend.forward(tokens, 0)
+    for position in range(ATTENTION_CHUNK - 1, len(tokens)):
+        logits = backend.forward([tokens[position]], position)
+    np.testing.assert_array_equal(batched, logits)
+
+
 def test_greedy_stream_is_the_argmax_of_forward(
     model_path: Path, open_backend: Any, rng: np.random.Generator
 ) -> None:
@@ -161,6 +174,20 @@ def test_graph_and_eager_streams_are_identical(
         stream = backend.stream(token, 0, True, never)
         streams.append([next(stream) for _ in range(12)])
     assert streams[0] == streams[1]
+
+
+def test_longest_context_that_is_allowed_stays_within_its_memory(
+    tmp_path: Path, open_backend: Any
+) -> None:
+    shape = ModelShape(
+        block_count=1, embedding_length=64, feed_forward_length=64, head_count=16,
+        head_count_kv=1, head_dim=32, vocab_size=0, context_length=1 << 20)
+    path = tmp_path / 'long.gguf'
+    generate(str(path), shape, mix='f16', seed=4)
+    backend = open_backend(path, context_length=0, memory_limit_mb=5, weights='device')
+    memory = backend.memory()
+    assert backend.context_length > 2 * ATTENTION_CHUNK
+    assert 0.95 * 5 * 2**20 < memory.weights + memory.kv_cache + memory.scratch <= 5 * 2**20
 
 
 def test_closing_frees_the_device(

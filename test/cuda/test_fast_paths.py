@@ -95,7 +95,7 @@ FAILURES = {
     'norm': {'rmsnorm', 'rmsnorm_heads'},
     'rope': {'rope'},
     'kv_store': {'kv_store'},
-    'attn': {'attention_prefill', 'attention_decode'},
+    'attn': {'attention_prefill', 'attention_split', 'attention_decode'},
     'swiglu': {'swiglu'},
     'argmax': {'argmax'},
     'gemv': {
@@ -130,6 +130,7 @@ def test_answer_completes_on_the_reference_after_a_failure(
     ({'gemv_logits_q6k'}, 'halves_to_floats'),
     ({'gemm_q4k_uint32'}, 'gemm_q4k'),
     ({'attention_prefill'}, 'attention_decode'),
+    ({'attention_split'}, 'attention_decode'),
 ])
 def test_next_simpler_kernel_takes_over(
     broken: set[str], left: str, small_qwen3_path: Path, open_backend: Any
@@ -141,6 +142,16 @@ def test_next_simpler_kernel_takes_over(
     assert greedy(backend) == expected
     assert device.launches[left] > 0
     assert sum(backend.counters().values()) == len(broken)
+
+
+def test_decode_attention_is_split_and_prefill_is_one_launch(
+    small_qwen3_path: Path, open_backend: Any
+) -> None:
+    device = ShimDevice()
+    greedy(open_backend(small_qwen3_path, device))
+    assert device.launches['attention_split'] > 0
+    assert device.launches['attention_prefill'] == 1
+    assert 'attention_decode' not in device.launches
 
 
 def test_failure_in_the_middle_of_an_answer(small_qwen3_path: Path, open_backend: Any) -> None:

@@ -22,6 +22,8 @@ import numpy as np
 import pytest
 from reflex_llm_ros.engine.backends import reference_ops
 
+CHUNK = 128
+LENGTHS = [1, 63, 64, 65, CHUNK - 1, CHUNK, CHUNK + 1, 1000]
 CACHES = pytest.mark.parametrize('int8', [False, True], ids=['fp16', 'int8'])
 
 
@@ -77,13 +79,39 @@ def attend(
     suffix = '_int8' if cache.k.dtype == np.int8 else ''
     device.run('attention', f'attention_{kind}{suffix}', (heads, tokens), 128, [
         out, q, *cache.arguments(), constant(positions.astype(np.int32)), np.int32(heads),
-        np.int32(cache.k.shape[1]), np.int32(dim), np.float32(dim ** -0.5)], (64 + dim) * 4)
+        np.int32(cache.k.shape[1]), np.int32(dim), np.float32(dim ** -0.5)], shared_bytes(dim))
     return out
+
+
+def attend_split(
+        device: Any, q: np.ndarray, cache: Cache, position: int, splits: int) -> np.ndarray:
+    _, heads, dim = q.shape
+    capacity, groups, _ = cache.k.shape
+    out = poisoned(q.shape)
+    chunks = -(-capacity // CHUNK)
+    counters = np.zeros(groups, np.uint32)
+    suffix = '_int8' if cache.k.dtype == np.int8 else ''
+    device.run('attention', f'attention_split{suffix}', (groups, splits), 128, [
+        out, q, *cache.arguments(), constant(np.array([position], np.int32)),
+        poisoned((chunks, heads, dim), np.float32), poisoned((chunks, heads, 2), np.float32),
+        counters, np.int32(heads), np.int32(groups), np.int32(dim), np.float32(dim ** -0.5)],
+        4 * shared_bytes(dim))
+    assert not counters.any()
+    return out
+
+
+def shared_bytes(dim: int) -> int:
+    """Shared memory for one head."""
+    return 4 * (CHUNK + 4 * dim + 2)
+
+
+def assert_same_bits(out: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_array_equal(out.view(np.uint16), expected.view(np.uint16))
 
 
 @CACHES
 @pytest.mark.parametrize('dim', [64, 128])
-@pytest.mark.parametrize('length', [1, 2, 63, 64, 65, 128, 1000])
+@pytest.mark.parametrize('length', LENGTHS)
 def test_decode_at_the_end_of_the_cache(
         device: Any, rng: np.random.Generator, length: int, dim: int, int8: bool) -> None:
     cache = random_cache(rng, length, 2, dim, int8)
@@ -139,7 +167,63 @@ def test_prefill_is_decode_to_the_bit(
     for token in {0, tokens // 2, tokens - 1}:
         single = attend(
             device, 'decode', q[token:token + 1], cache, positions[token:token + 1])
-        np.testing.assert_array_equal(out[token].view(np.uint16), single[0].view(np.uint16))
+        assert_same_bits(out[token], single[0])
+
+
+@CACHES
+@pytest.mark.parametrize('dim', [64, 128])
+@pytest.mark.parametrize('length', LENGTHS)
+def test_split_at_the_end_of_the_cache_is_decode_to_the_bit(
+        device: Any, rng: np.random.Generator, length: int, dim: int, int8: bool) -> None:
+    cache = random_cache(rng, length, 2, dim, int8)
+    q = random_queries(rng, 1, 4, dim)
+    single = attend(device, 'decode', q, cache, np.array([length - 1]))
+    out = attend_split(device, q, cache, length - 1, splits=int(rng.integers(1, 11)))
+    assert_near(out, cache.attention(q, length), FP16_TOLERANCE)
+    assert_same_bits(out, single)
+
+
+@CACHES
+def test_split_of_a_long_cache(device: Any, rng: np.random.Generator, int8: bool) -> None:
+    cache = random_cache(rng, 4096, 1, 128, int8)
+    q = random_queries(rng, 1, 2, 128)
+    single = attend(device, 'decode', q, cache, np.array([4095]))
+    assert_near(single, cache.attention(q, 4096), FP16_TOLERANCE)
+    for splits in (3, 32):
+        assert_same_bits(attend_split(device, q, cache, 4095, splits), single)
+
+
+@CACHES
+@pytest.mark.parametrize('share', range(1, 9))
+def test_split_with_shared_keys(
+        device: Any, rng: np.random.Generator, share: int, int8: bool) -> None:
+    groups, length = int(rng.integers(1, 4)), int(rng.integers(100, 300))
+    cache = random_cache(rng, length, groups, 64, int8)
+    q = random_queries(rng, 1, groups * share, 64)
+    out = attend_split(device, q, cache, length - 1, splits=2)
+    assert_near(out, cache.attention(q, length), FP16_TOLERANCE)
+    assert_same_bits(out, attend(device, 'decode', q, cache, np.array([length - 1])))
+
+
+@CACHES
+@pytest.mark.parametrize('dim', [32, 80, 96, 160, 192, 256])
+def test_split_with_other_head_dims(
+        device: Any, rng: np.random.Generator, dim: int, int8: bool) -> None:
+    cache = random_cache(rng, 140, 1, dim, int8)
+    q = random_queries(rng, 1, 3, dim)
+    out = attend_split(device, q, cache, 139, splits=2)
+    assert_near(out, cache.attention(q, 140), FP16_TOLERANCE)
+    assert_same_bits(out, attend(device, 'decode', q, cache, np.array([139])))
+
+
+@CACHES
+def test_split_reads_nothing_behind_its_position(
+        device: Any, rng: np.random.Generator, int8: bool) -> None:
+    length = int(rng.integers(1, 300))
+    cache = random_cache(rng, length, 1, 128, int8, capacity=700)
+    q = random_queries(rng, 1, 2, 128)
+    out = attend_split(device, q, cache, length - 1, splits=6)
+    assert_near(out, cache.attention(q, length), FP16_TOLERANCE)
 
 
 def test_the_largest_score_may_come_late_or_early(device: Any, rng: np.random.Generator) -> None:

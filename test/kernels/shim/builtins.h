@@ -84,6 +84,8 @@ template <typename T>
 static inline T __ldg(const T *address) { return *address; }
 template <typename T>
 static inline T __ldcs(const T *address) { return *address; }
+template <typename T>
+static inline T __ldcg(const T *address) { return *address; }
 
 static inline int min(int a, int b) { return a < b ? a : b; }
 static inline int max(int a, int b) { return a > b ? a : b; }

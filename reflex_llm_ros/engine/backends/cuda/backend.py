@@ -22,6 +22,7 @@ import numpy as np
 from reflex_llm_ros.engine.backends.base import NextToken, Progress
 from reflex_llm_ros.engine.backends.cuda.buffers import (
     allocate_cache,
+    ATTENTION_CHUNK,
     Batch,
     BATCH_ROWS,
     buffer_bytes,
@@ -80,9 +81,10 @@ class CudaBackend:
         self.device = device
         sizes = model.config
         position_bytes = kv_bytes_per_position(sizes, config.kv_cache)
-        self._scratch_bytes = buffer_bytes(sizes)
+        self._scratch_bytes = buffer_bytes(sizes, 0)
         mapped, self.context_length = self._budget(model, config, position_bytes)
         self._cache_bytes = self.context_length * position_bytes
+        self._scratch_bytes += buffer_bytes(sizes, self.context_length) - buffer_bytes(sizes, 0)
 
         for index, file in enumerate(KERNEL_FILES):
             on_progress(0.15 * index / len(KERNEL_FILES), f'compiling {file}.cu')
@@ -95,7 +97,7 @@ class CudaBackend:
 
         on_progress(0.95, 'warming up')
         self._dispatcher = Dispatcher()
-        buffers = Buffers(device, sizes)
+        buffers = Buffers(device, sizes, self.context_length)
         cache = allocate_cache(device, sizes, config.kv_cache, self.context_length)
         steps = CudaSteps(device, sizes, buffers, cache, fast, self._dispatcher)
         device.write(buffers.tokens[:1], np.zeros(1, np.int32))
@@ -180,11 +182,14 @@ class CudaBackend:
             placed_bytes(tensor) for tensor in model.tensors.values() if len(tensor.shape) == 1)
 
         def context(mapped: bool) -> int:
+            # Scratch comes by whole chunks: one more than the context is long covers the last.
+            chunk = buffer_bytes(model.config, ATTENTION_CHUNK) - buffer_bytes(model.config, 0)
             # Where CPU and GPU share memory, a registered map is pinned in that memory.
             held = vectors if mapped and not self.device.info.integrated else copied
             return plan(
-                model.config, weights=held, position_bytes=position_bytes,
-                scratch=self._scratch_bytes, free=self.device.free_bytes(),
+                model.config, weights=held,
+                position_bytes=position_bytes - (-chunk // ATTENTION_CHUNK),
+                scratch=self._scratch_bytes + chunk, free=self.device.free_bytes(),
                 context_length=config.context_length, limit_mb=config.memory_limit_mb)
 
         if config.weights == 'mapped':

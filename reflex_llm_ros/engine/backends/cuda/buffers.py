@@ -22,6 +22,8 @@ from reflex_llm_ros.engine.gguf_model import ModelConfig
 
 BATCH_ROWS = 32
 """Tokens that the batched kernels take at once."""
+ATTENTION_CHUNK = 128
+"""Positions that one block attends to at a time."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,12 @@ class Buffers:
     """
     Activations of up to BATCH_ROWS tokens; a step uses the first N rows.
 
-    The residual stream and the logits are float32, all else is float16.
+    The residual stream and the logits are float32, all else is float16. ``chunk_sums`` (C, H, D)
+    and ``chunk_tops`` (C, H, 2), float32, hold what a decode step's attention finds in each
+    chunk of the ``positions`` that the cache has; ``chunk_counters`` (G,) are 0 between launches.
     """
 
-    def __init__(self, device: Any, config: ModelConfig) -> None:
+    def __init__(self, device: Any, config: ModelConfig, positions: int) -> None:
         def rows(*shape: int, dtype: Any = np.float16) -> Any:
             return device.empty((BATCH_ROWS, *shape), dtype)
 
@@ -58,16 +62,28 @@ class Buffers:
         self.up = rows(config.feed_forward_length)
         self.logits = device.empty((1, config.vocab_size), np.float32)
         self.half_logits = device.empty((1, config.vocab_size), np.float16)
+        heads = (chunks(positions), config.head_count)
+        self.chunk_sums = device.empty((*heads, dim), np.float32)
+        self.chunk_tops = device.empty((*heads, 2), np.float32)
+        self.chunk_counters = device.upload(np.zeros(config.head_count_kv, np.uint32))
 
 
-def buffer_bytes(config: ModelConfig) -> int:
-    """Bytes that Buffers allocates."""
+def chunks(positions: int) -> int:
+    """Chunks that positions are attended to in."""
+    return -(-positions // ATTENTION_CHUNK)
+
+
+def buffer_bytes(config: ModelConfig, positions: int) -> int:
+    """Bytes that Buffers allocates for a cache of so many positions."""
     halves = (
         config.embedding_length
         + 2 * (config.head_count + config.head_count_kv) * config.head_dim
         + 2 * config.feed_forward_length)
     words = config.embedding_length + 2
-    return BATCH_ROWS * (2 * halves + 4 * words) + 6 * config.vocab_size
+    partials = 4 * chunks(positions) * config.head_count * (config.head_dim + 2)
+    return (
+        BATCH_ROWS * (2 * halves + 4 * words) + 6 * config.vocab_size + partials
+        + 4 * config.head_count_kv)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,13 @@ import math
 from typing import Any
 
 import numpy as np
-from reflex_llm_ros.engine.backends.cuda.buffers import Batch, Buffers, LayerCache
+from reflex_llm_ros.engine.backends.cuda.buffers import (
+    ATTENTION_CHUNK,
+    Batch,
+    Buffers,
+    chunks,
+    LayerCache,
+)
 from reflex_llm_ros.engine.backends.cuda.dispatch import Dispatcher, REFERENCE, Variant
 from reflex_llm_ros.engine.backends.cuda.host_reference import HostReference
 from reflex_llm_ros.engine.backends.cuda.matvec import Matvec
@@ -30,7 +36,9 @@ from reflex_llm_ros.engine.models.dense import DenseLayer
 
 BLOCK = 128
 WARPS = BLOCK // 32
-TILE = 64
+SPLIT_HEADS = 4
+SPLIT_BLOCKS = 4
+"""Blocks of split attention that a multiprocessor holds."""
 NORM_BLOCK = 256
 EMBED_COLUMNS = 1024
 
@@ -100,23 +108,31 @@ class CudaSteps:
         suffix = ''
         if cache.key_scales is not None:
             arrays, suffix = (*arrays, cache.key_scales, cache.value_scales), '_int8'
-        dim = self._config.head_dim
+        shape = (*self._heads_shape(), np.float32(self._score_scale))
+        shared_bytes = 4 * (ATTENTION_CHUNK + WARPS * self._config.head_dim + 2)
 
         def launch(kind: str, first: int, count: int) -> None:
             rows = slice(first, first + count)
             self._launch(
                 'attention', f'attention_{kind}{suffix}', (self._config.head_count, count),
-                heads[rows], q[rows], *arrays, batch.positions[rows], *self._heads_shape(),
-                np.float32(self._score_scale), shared_bytes=4 * (TILE + dim))
+                heads[rows], q[rows], *arrays, batch.positions[rows], *shape,
+                shared_bytes=shared_bytes)
 
         def one_by_one() -> None:
             for token in range(batch.size):
                 launch('decode', token, 1)
 
-        variants = [Variant(f'attention_decode{suffix}', one_by_one)]
-        if batch.size > 1:
-            variants.insert(0, Variant(
-                f'attention_prefill{suffix}', lambda: launch('prefill', 0, batch.size)))
+        def split() -> None:
+            buffers = self._buffers
+            self._launch(
+                'attention', f'attention_split{suffix}',
+                (self._config.head_count_kv, self._splits(len(cache.keys))), heads, q, *arrays,
+                batch.positions, buffers.chunk_sums, buffers.chunk_tops, buffers.chunk_counters,
+                *shape, shared_bytes=SPLIT_HEADS * shared_bytes)
+
+        fastest = Variant(f'attention_split{suffix}', split) if batch.size == 1 else Variant(
+            f'attention_prefill{suffix}', lambda: launch('prefill', 0, batch.size))
+        variants = [fastest, Variant(f'attention_decode{suffix}', one_by_one)]
         self._run('attn', self._fast.attn, variants, lambda: self._reference.attention(
             heads, q, cache, batch.positions, self._score_scale))
         return heads.reshape(batch.size, -1)
@@ -212,6 +228,11 @@ class CudaSteps:
 
         self._run('kv_store', True, [Variant(name, launch)], lambda: self._reference.store(
             cache, k, v, batch.positions))
+
+    def _splits(self, positions: int) -> int:
+        """Blocks a key/value head: one for each chunk, or as many as the device holds."""
+        resident = SPLIT_BLOCKS * self._device.info.multiprocessors
+        return min(chunks(positions), -(-resident // self._config.head_count_kv))
 
     def _heads_shape(self) -> tuple[np.int32, np.int32, np.int32]:
         config = self._config
