@@ -18,7 +18,7 @@ from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from reflex_llm_ros.protocol import Status
 from reflex_llm_ros.worker import Snapshot
 
-FALLBACKS = 'fallback'
+FALLBACK = 'fallback'
 MIB = 2**20
 
 
@@ -31,15 +31,15 @@ def diagnostic_status(
     ERROR when there is a reason to; WARN when requests were turned away since the last
     message, or when an operation fell back to a slower one; OK otherwise.
     """
-    fallbacks = {
-        key: count for key, count in now.counters.items() if FALLBACKS in key and count}
+    fallbacks = ', '.join(
+        f'{key}: {count}' for key, count in now.counters.items() if FALLBACK in key and count)
     newly_dropped = now.dropped - dropped_before
     if status.state == 'error':
         level, message = DiagnosticStatus.ERROR, status.reason
     elif newly_dropped > 0:
         level, message = DiagnosticStatus.WARN, f'{newly_dropped} requests turned away'
     elif fallbacks:
-        level, message = DiagnosticStatus.WARN, f'slower than it should be: {fallbacks}'
+        level, message = DiagnosticStatus.WARN, f'slower than it should be; {fallbacks}'
     else:
         level, message = DiagnosticStatus.OK, status.state
     return DiagnosticStatus(

@@ -19,7 +19,7 @@ import json
 import math
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 import pytest
 from reflex_llm_ros.engine.config import SamplingParams
@@ -213,6 +213,7 @@ KEYS = st.sampled_from([
     'priority', 'interrupt', 'unknown'])
 
 
+@settings(deadline=None)
 @given(st.dictionaries(KEYS, JSON))
 def test_any_object_is_a_request_or_a_request_error(values: dict[str, Any]) -> None:
     try:
@@ -225,12 +226,14 @@ def test_any_object_is_a_request_or_a_request_error(values: dict[str, Any]) -> N
         assert request.generate.messages
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_random_text_is_refused_without_any_other_error(text: str) -> None:
     with pytest.raises(RequestError):
         parse_request(text, DEFAULTS)
 
 
+@settings(deadline=None)
 @given(prompt=TEXT.filter(str.strip), system=TEXT, stop=st.lists(TEXT, max_size=16),
        temperature=st.floats(0, 5), seed=st.integers(0, 2**63 - 1), interrupt=st.booleans())
 def test_an_encoded_request_parses_to_what_was_asked(
