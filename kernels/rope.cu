@@ -14,15 +14,13 @@
 
 // Rotary position embedding.
 
-#include "device.cuh"
+#include "rope.cuh"
 
 // Rotates each pair of q (tokens, heads, dim) and k (tokens, groups, dim), fp16, in place: pairs
 // (i, i + dim/2), or (2i, 2i + 1) when `adjacent` is not 0. One thread a pair: grid
 // (ceil((heads+groups)*dim/2 / 128), tokens), block 128.
 //
-// turns (dim/2): how far one position turns pair i, in units of 2^-64 of a full turn. A position
-// times that, modulo 2^64, is the angle with whole turns already gone: exact at any position,
-// where the product of two fp32 numbers is off by 0.004 radians at position 100,000.
+// turns (dim/2): of each pair, see rope_angle.
 extern "C" __global__ void rope(half_t *__restrict__ q, half_t *__restrict__ k,
                                 const int32_t *__restrict__ positions,
                                 const uint64_t *__restrict__ turns, int32_t heads, int32_t groups,
@@ -37,10 +35,8 @@ extern "C" __global__ void rope(half_t *__restrict__ q, half_t *__restrict__ k,
   const int first = adjacent ? 2 * pair : pair;
   const int second = adjacent ? 2 * pair + 1 : pair + half;
 
-  const uint64_t turned = uint64_t(positions[token]) * turns[pair];
-  const float half_turns = float(int32_t(turned >> 32)) * (1.0f / 2147483648.0f);  // -1 to 1
   float sine, cosine;
-  sincospif(half_turns, &sine, &cosine);
+  rope_angle(positions[token], turns[pair], &sine, &cosine);
 
   const float a = half_to_float(x[first]), b = half_to_float(x[second]);
   x[first] = float_to_half(fmaf(a, cosine, -(b * sine)));

@@ -110,10 +110,15 @@ def rmsnorm(
     tokens, width = x.shape
     buffer = activation_bytes(kind, tokens, width)
     factors, whole = poisoned(tokens, np.float32), poisoned((tokens, width), np.float32)
+    squares = poisoned((tokens, width // GROUP), np.float32)
     name = ('add_' if y is not None else '') + f'rmsnorm_q8_{kind.name}' + '_copy' * copy
     device.run('q8_norm', name, tokens, 128, [
-        buffer, factors, *([whole] if copy else []), x, *([y] if y is not None else []), weight,
-        np.int32(tokens), np.int32(width), EPS], 4 * width // GROUP)
+        buffer, factors, squares, *([whole] if copy else []), x,
+        *([y] if y is not None else []), weight, np.int32(tokens), np.int32(width), EPS])
+    again = poisoned(tokens, np.float32)
+    device.run('q8_norm', 'norm_factors', tokens, 32, [
+        again, constant(squares), np.int32(width), EPS])
+    np.testing.assert_array_equal(again, factors)
     return buffer, factors, whole
 
 
