@@ -113,6 +113,10 @@ TABLE = (
         'Where the GPU reads weights: mapped from the file, a copy in device memory, '
         'or auto: a copy where it fits.',
         choices=('auto', 'mapped', 'device'), engine='weights'),
+    Row('q8.activations', _ENGINE.q8_activations,
+        'Activations of a model that is all Q8_0, on the GPU: one int8 word, two, or fp32; '
+        'two words are about as exact as fp32 and faster.',
+        choices=('a8', 'a8x2', 'f32'), engine='q8_activations'),
     *(Row(FAST_PATHS + switch.name, getattr(_ENGINE.fast_paths, switch.name),
           'Run this operation on its kernels; off for finding out where a wrong token '
           'comes from.') for switch in fields(FastPaths)),

@@ -26,6 +26,7 @@ from reflex_llm_ros.engine.backends.cuda.backend import CudaBackend
 from reflex_llm_ros.engine.backends.cuda.dispatch import Dispatcher
 from reflex_llm_ros.engine.backends.cuda.host_reference import HostReference
 from reflex_llm_ros.engine.backends.cuda.matvec import Matvec
+from reflex_llm_ros.engine.backends.cuda.q8_weights import PlanesTensor
 from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor
 from reflex_llm_ros.engine.config import FastPaths
 
@@ -62,8 +63,15 @@ def host_share(backend: CudaBackend, position: int) -> float:
 
 
 def measure_kernels(backend: CudaBackend, copy_bytes_per_s: float) -> tuple[Kernel, ...]:
-    """Time every matrix product of a decode step, over all layers so that no cache helps."""
+    """
+    Time every matrix product of a decode step, over all layers so that no cache helps.
+
+    None of a model in Q8_0 planes, whose products are parts of larger kernels:
+    ``benchmarks/q8_decode.py`` times those.
+    """
     weights, device = backend.loaded().weights, backend.device
+    if isinstance(weights.output, PlanesTensor):
+        return ()
     matvec = Matvec(device, FastPaths(), Dispatcher(), HostReference(device))
     groups: dict[tuple[str, str], list[tuple[DeviceTensor, ...]]] = {}
 

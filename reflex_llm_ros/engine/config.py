@@ -80,6 +80,9 @@ class EngineConfig:
     weights
         Where the CUDA backend reads weights: ``mapped`` from the file's memory map,
         ``device`` from a copy in device memory, ``auto`` a copy where it fits.
+    q8_activations
+        Activations of a model whose matrices are all Q8_0, on a GPU: ``a8`` int8, ``a8x2`` two
+        int8 words, ``f32``. Such a model is split into planes unless ``weights`` says otherwise.
     fast_paths
         Switches of the CUDA backend.
 
@@ -94,6 +97,7 @@ class EngineConfig:
     prefill_chunk: int = 64
     device: int = 0
     weights: str = 'auto'
+    q8_activations: str = 'a8x2'
     fast_paths: FastPaths = field(default_factory=FastPaths)
 
 

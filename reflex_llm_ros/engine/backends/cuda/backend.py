@@ -30,6 +30,15 @@ from reflex_llm_ros.engine.backends.cuda.buffers import (
 )
 from reflex_llm_ros.engine.backends.cuda.decode import DecodeStep
 from reflex_llm_ros.engine.backends.cuda.dispatch import Dispatcher
+from reflex_llm_ros.engine.backends.cuda.q8_activations import KINDS, q8_buffer_bytes
+from reflex_llm_ros.engine.backends.cuda.q8_choice import Choice
+from reflex_llm_ros.engine.backends.cuda.q8_steps import KERNEL_FILES as Q8_KERNEL_FILES
+from reflex_llm_ros.engine.backends.cuda.q8_steps import Q8Steps
+from reflex_llm_ros.engine.backends.cuda.q8_weights import (
+    can_split,
+    PlanesPlacement,
+    STAGING_BYTES,
+)
 from reflex_llm_ros.engine.backends.cuda.steps import CudaSteps
 from reflex_llm_ros.engine.backends.cuda.weights import (
     DeviceTensor,
@@ -59,7 +68,8 @@ class CudaBackend:
     model
         The open file; it may be closed once this returns.
     config
-        ``context_length``, ``kv_cache``, ``memory_limit_mb`` and ``weights`` are read.
+        ``context_length``, ``kv_cache``, ``memory_limit_mb``, ``weights`` and
+        ``q8_activations`` are read.
     fast
         The switches, environment overrides applied.
     on_progress
@@ -82,24 +92,41 @@ class CudaBackend:
         sizes = model.config
         position_bytes = kv_bytes_per_position(sizes, config.kv_cache)
         self._scratch_bytes = buffer_bytes(sizes, 0)
+        split = config.weights == 'auto' and can_split(model)
+        choice = Choice(KINDS[config.q8_activations], device.info.multiprocessors)
+        if split:
+            self._scratch_bytes += STAGING_BYTES + q8_buffer_bytes(
+                sizes, choice.kind, choice.partial_rows(sizes))
         mapped, self.context_length = self._budget(model, config, position_bytes)
+        split = split and not mapped
         self._cache_bytes = self.context_length * position_bytes
         self._scratch_bytes += buffer_bytes(sizes, self.context_length) - buffer_bytes(sizes, 0)
 
-        for index, file in enumerate(KERNEL_FILES):
-            on_progress(0.15 * index / len(KERNEL_FILES), f'compiling {file}.cu')
+        files = (*KERNEL_FILES, *Q8_KERNEL_FILES) if split else KERNEL_FILES
+        for index, file in enumerate(files):
+            on_progress(0.15 * index / len(files), f'compiling {file}.cu')
             device.load(file)
         phrase = 'mapping weights' if mapped else 'copying weights to the device'
-        placement = WeightPlacement(
-            device, model, mapped, lambda part: on_progress(0.15 + 0.8 * part, phrase))
-        weights = dense.load_weights(sizes, placement.place)
-        self._weight_bytes = placement.device_bytes
+
+        def report(part: float) -> None:
+            on_progress(0.15 + 0.8 * part, phrase)
+
+        if split:
+            planes = PlanesPlacement(device, model, report)
+            weights = dense.load_weights(sizes, planes.place)
+            planes.finish()
+            self._weight_bytes = planes.device_bytes
+        else:
+            placement = WeightPlacement(device, model, mapped, report)
+            weights = dense.load_weights(sizes, placement.place)
+            self._weight_bytes = placement.device_bytes
 
         on_progress(0.95, 'warming up')
         self._dispatcher = Dispatcher()
         buffers = Buffers(device, sizes, self.context_length)
         cache = allocate_cache(device, sizes, config.kv_cache, self.context_length)
-        steps = CudaSteps(device, sizes, buffers, cache, fast, self._dispatcher)
+        common = (device, sizes, buffers, cache, fast, self._dispatcher)
+        steps = Q8Steps(*common, choice, weights) if split else CudaSteps(*common)
         device.write(buffers.tokens[:1], np.zeros(1, np.int32))
         device.write(buffers.positions[:1], np.zeros(1, np.int32))
         decode = DecodeStep(
@@ -212,8 +239,8 @@ class Loaded:
     """What holds device memory: gone, all of it, when the backend closes."""
 
     def __init__(
-        self, weights: dense.DenseWeights[DeviceTensor], buffers: Buffers, steps: CudaSteps,
-        decode: DecodeStep
+        self, weights: dense.DenseWeights[DeviceTensor], buffers: Buffers,
+        steps: CudaSteps | Q8Steps, decode: DecodeStep
     ) -> None:
         self.weights = weights
         self.buffers = buffers

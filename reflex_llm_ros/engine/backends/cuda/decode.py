@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 from reflex_llm_ros.engine.backends.cuda.buffers import Batch, Buffers
 from reflex_llm_ros.engine.backends.cuda.dispatch import Dispatcher, REFERENCE, Variant
-from reflex_llm_ros.engine.backends.cuda.steps import CudaSteps
 from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor
 from reflex_llm_ros.engine.errors import DeviceError
 from reflex_llm_ros.engine.models import dense
@@ -44,8 +43,9 @@ class DecodeStep:
     """
 
     def __init__(
-        self, device: Any, steps: CudaSteps, weights: dense.DenseWeights[DeviceTensor],
-        buffers: Buffers, dispatcher: Dispatcher, graph: bool
+        self, device: Any, steps: dense.DenseSteps[Any, DeviceTensor, Batch],
+        weights: dense.DenseWeights[DeviceTensor], buffers: Buffers, dispatcher: Dispatcher,
+        graph: bool
     ) -> None:
         self._device = device
         self._steps = steps

@@ -1,0 +1,113 @@
+# Copyright 2026 The reflex_llm_ros authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""Q8_0 matrices as planes in device memory: int8 words and fp16 scales."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gguf import GGMLQuantizationType
+import numpy as np
+from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor, WeightPlacement
+from reflex_llm_ros.engine.gguf_model import GgufModel, Tensor
+
+KERNEL_TYPE = 'q8_planes'
+GROUP = 32
+BLOCK_HALVES = 17
+BLOCK_BYTES = 2 * BLOCK_HALVES
+SPLIT_BLOCK = 128
+STAGING_BYTES = 32 << 20
+"""Bytes of the file on the device at a time, beside the planes made of them."""
+MAX_HEAD = 256
+
+
+@dataclass(frozen=True)
+class PlanesTensor(DeviceTensor):
+    """A matrix of which ``data`` is the words (rows, columns) int8; scales (rows, columns/32)."""
+
+    scales: Any
+
+
+def can_split(model: GgufModel) -> bool:
+    """Say whether the kernels on planes can run this model: every matrix is Q8_0."""
+    dim = model.config.head_dim
+    return dim % GROUP == 0 and dim <= MAX_HEAD and all(
+        tensor.type == GGMLQuantizationType.Q8_0
+        for tensor in model.tensors.values() if len(tensor.shape) == 2)
+
+
+def planes(weight: DeviceTensor) -> PlanesTensor:
+    """Return a matrix as what it is in a model that has been split."""
+    assert isinstance(weight, PlanesTensor), weight.host.name
+    return weight
+
+
+class PlanesPlacement:
+    """
+    Places the tensors of a model for which ``can_split``: vectors as always, matrices split.
+
+    The device splits them, a part of ``STAGING_BYTES`` at a time. The file must stay open until
+    ``finish`` has given the staging memory back.
+    """
+
+    def __init__(
+        self, device: Any, model: GgufModel, on_progress: Callable[[float], None]
+    ) -> None:
+        self._device = device
+        self._model = model
+        self._vectors = WeightPlacement(device, model, False, lambda part: None)
+        self._on_progress = on_progress
+        self._total = sum(tensor.data.nbytes for tensor in model.tensors.values())
+        self._placed = 0
+        largest = max(tensor.data.nbytes for tensor in model.tensors.values())
+        self._staging = device.empty((min(largest, STAGING_BYTES),), np.uint8)
+        self._matrix_bytes = 0
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of what has been placed."""
+        return self._vectors.device_bytes + self._matrix_bytes
+
+    def place(self, name: str) -> DeviceTensor:
+        """Place the tensor of that name."""
+        tensor = self._model.tensors[name]
+        self._placed += tensor.data.nbytes
+        self._on_progress(self._placed / self._total)
+        if len(tensor.shape) == 1:
+            return self._vectors.place(name)
+        self._matrix_bytes += tensor.data.nbytes
+        return self._split(tensor)
+
+    def finish(self) -> None:
+        """Wait for the last part and free the staging memory."""
+        self._device.synchronize()
+        self._staging = None
+
+    def _split(self, tensor: Tensor) -> PlanesTensor:
+        rows, columns = tensor.shape
+        words = self._device.empty((rows, columns), np.int8)
+        scales = self._device.empty((rows, columns // GROUP), np.float16)
+        row_blocks = columns // GROUP
+        step = max(1, self._staging.nbytes // (row_blocks * BLOCK_BYTES))
+        for first in range(0, rows, step):
+            part = tensor.data[first:first + step]
+            blocks = part.nbytes // BLOCK_BYTES
+            self._device.write(self._staging[:part.nbytes], part.reshape(-1))
+            self._device.launch(
+                self._device.function('q8_embed', 'split_q8'),
+                (-(-blocks * BLOCK_HALVES // SPLIT_BLOCK),), SPLIT_BLOCK,
+                (words[first:first + step], scales[first:first + step],
+                 self._staging[:part.nbytes], np.int64(blocks)))
+        return PlanesTensor(words, KERNEL_TYPE, rows, columns, tensor, scales)
