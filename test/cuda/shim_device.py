@@ -14,7 +14,7 @@
 
 """The kernel shim as a device for the CUDA backend: the whole backend runs without a GPU."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import ctypes
 import time
 from typing import Any
@@ -47,8 +47,10 @@ class ShimDevice:
     def free_bytes(self) -> int:
         return self._free_bytes
 
-    def load(self, file: str) -> None:
+    def load(self, file: str, defines: Mapping[str, int] | None = None) -> None:
         self.loaded.append(file)
+        if defines:
+            self._shim.define(file, defines)
 
     def function(self, file: str, kernel: str) -> tuple[str, str]:
         return file, kernel
@@ -69,6 +71,14 @@ class ShimDevice:
             work()
         else:
             self._recording.append(work)
+
+    def launch_together(
+        self, function: tuple[str, str], blocks: int, block: int, arguments: Sequence[Any],
+        shared_bytes: int
+    ) -> None:
+        if blocks != 1:
+            raise DeviceError('the shim runs one block after the other')
+        self.launch(function, (blocks,), block, arguments, shared_bytes)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return devices.poisoned(shape, dtype)

@@ -28,7 +28,7 @@ one is an input. The same array given twice is one buffer, so a kernel may work 
 * ``GpuDevice``: CuPy, on the current device; arrays are copied to it and back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import ctypes
 import os
 import struct
@@ -187,6 +187,12 @@ class PlainShim:
 
     def __init__(self) -> None:
         self._libraries: dict[str, ctypes.CDLL] = {}
+        self._defines: dict[str, tuple[tuple[str, int], ...]] = {}
+
+    def define(self, family: str, defines: Mapping[str, int]) -> None:
+        """Compile a kernel file with these macros from now on."""
+        self._defines[family] = tuple(defines.items())
+        self._libraries.pop(family, None)
 
     def run(
         self, family: str, kernel: str, grid: Any, block: Any, args: Sequence[Any],
@@ -195,7 +201,8 @@ class PlainShim:
         """Launch a kernel; raises KernelError when the shim objects."""
         if family not in self._libraries:
             self._libraries[family] = ctypes.CDLL(
-                str(shim_build.build_library(family, sanitize=False)))
+                str(shim_build.build_library(
+                    family, sanitize=False, defines=self._defines.get(family, ()))))
         values = []
         for argument in args:
             _check(argument)

@@ -69,10 +69,18 @@ def kernel_names(family: str) -> Sequence[str]:
 
 
 @functools.cache
-def build_library(family: str, sanitize: bool) -> Path:
-    """Shared library with the kernels of one file and the function ``shim_launch``."""
+def build_library(
+    family: str, sanitize: bool, defines: tuple[tuple[str, int], ...] = ()
+) -> Path:
+    """
+    Shared library with the kernels of one file and the function ``shim_launch``.
+
+    ``defines`` are macros that the file is compiled with.
+    """
     entries = ' '.join(f'SHIM_KERNEL({name})' for name in kernel_names(family))
-    text = f'#include "shim.h"\n#include "{kernel_file(family)}"\nSHIM_EXPORT({entries})\n'
+    macros = ''.join(f'#define {macro} {value}\n' for macro, value in defines)
+    text = (f'{macros}#include "shim.h"\n#include "{kernel_file(family)}"\n'
+            f'SHIM_EXPORT({entries})\n')
     flags = [
         *_machine_flags(), *FLAGS, *(SANITIZE if sanitize else ()), '-shared',
         f'-I{SHIM_FOLDER}', f'-I{KERNEL_FOLDER}', '-x', 'c++',

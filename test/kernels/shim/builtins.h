@@ -74,6 +74,10 @@ static inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selecto
   return result;
 }
 
+static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+  return unsigned((uint64_t(high) << 32 | low) >> (shift & 31));
+}
+
 static inline int __dp4a(int a, int b, int sum) {
   unsigned total = sum;
   for (int i = 0; i < 4; ++i) total += int8_t(a >> 8 * i) * int8_t(b >> 8 * i);

@@ -19,7 +19,7 @@ Everything that touches CUDA passes here. The thread that makes a CudaDevice own
 work goes to one non-default stream, and every failure comes out as a DeviceError.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 import ctypes
 import mmap
@@ -67,6 +67,7 @@ class CudaDevice:
             multiprocessors=properties['multiProcessorCount'],
             integrated=bool(properties['integrated']),
             total_bytes=properties['totalGlobalMem'],
+            shared_bytes=properties['sharedMemPerBlockOptin'],
         )
         self._modules: dict[str, cp.cuda.Module] = {}
         self._functions: dict[tuple[str, str], cp.cuda.Function] = {}
@@ -83,13 +84,19 @@ class CudaDevice:
             free = int(cp.cuda.runtime.memGetInfo()[0])
         return max(free, host_free_bytes()) if self.info.integrated else free
 
-    def load(self, file: str) -> None:
-        """Compile and load kernels/``file``.cu; raises EngineError where that fails."""
-        cubin = compile_cubin(kernel_source(file), self.info.capability)
+    def load(self, file: str, defines: Mapping[str, int] | None = None) -> None:
+        """
+        Compile and load kernels/``file``.cu; raises EngineError where that fails.
+
+        ``defines`` are macros of the file; loading it again replaces what was loaded.
+        """
+        cubin = compile_cubin(kernel_source(file, defines or {}), self.info.capability)
         with _cuda_errors():
             module = cp.cuda.Module()
             module.load(cubin)
         self._modules[file] = module
+        self._functions = {
+            key: function for key, function in self._functions.items() if key[0] != file}
 
     def function(self, file: str, kernel: str) -> cp.cuda.Function:
         """Return a kernel of kernels/``file``.cu, which ``load`` has loaded."""
@@ -110,6 +117,17 @@ class CudaDevice:
         """Launch on the stream; arguments are arrays, and NumPy scalars of the kernel's types."""
         with _cuda_errors():
             function(grid, (block,), arguments, shared_bytes, self._stream)
+
+    def launch_together(
+        self, function: cp.cuda.Function, blocks: int, block: int, arguments: Sequence[Any],
+        shared_bytes: int
+    ) -> None:
+        """Launch blocks that wait for each other: all run at once, or a DeviceError is raised."""
+        with _cuda_errors():
+            cp.cuda.driver.funcSetAttribute(
+                function.ptr, cp.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                shared_bytes)
+            function((blocks,), (block,), arguments, shared_bytes, self._stream, True)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> cp.ndarray:
         """Allocate device memory of its own, given back when the array goes."""

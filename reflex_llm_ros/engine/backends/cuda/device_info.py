@@ -19,10 +19,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """``capability`` is (major, minor); ``integrated`` devices share the CPU's memory."""
+    """
+    ``capability`` is (major, minor); ``integrated`` devices share the CPU's memory.
+
+    ``shared_bytes`` is the most shared memory that a block can be given.
+    """
 
     name: str
     capability: tuple[int, int]
     multiprocessors: int
     integrated: bool
     total_bytes: int
+    shared_bytes: int = 48 << 10

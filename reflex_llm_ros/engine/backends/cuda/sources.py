@@ -14,6 +14,7 @@
 
 """Where the kernel sources are, and what one translation unit consists of."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -36,12 +37,15 @@ def kernel_folder() -> Path:
     return Path(str(files('reflex_llm_ros'))) / 'kernels'
 
 
-def kernel_source(name: str) -> KernelSource:
-    """Read ``name``.cu and the project's headers."""
+def kernel_source(name: str, defines: Mapping[str, int] | None = None) -> KernelSource:
+    """Read ``name``.cu, with macros before its first line, and the project's headers."""
     folder = kernel_folder()
+    macros = ''.join(f'#define {macro} {value}\n' for macro, value in (defines or {}).items())
+    if macros:
+        macros += '#line 1\n'
     return KernelSource(
         name=name,
-        code=(folder / f'{name}.cu').read_text(encoding='utf-8'),
+        code=macros + (folder / f'{name}.cu').read_text(encoding='utf-8'),
         headers={
             header.name: header.read_text(encoding='utf-8')
             for header in sorted(folder.glob('*.cuh'))},

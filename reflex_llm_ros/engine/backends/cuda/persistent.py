@@ -1,0 +1,264 @@
+# Copyright 2026 The reflex_llm_ros authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""The decode step as one persistent kernel (kernels/decode.cu) over packed weights."""
+
+from collections.abc import Iterator
+import logging
+import math
+from typing import Any
+
+import numpy as np
+from reflex_llm_ros.engine.backends.cuda.buffers import Buffers, LayerCache
+from reflex_llm_ros.engine.backends.cuda.decode import DecodeStep, RING_LENGTH
+from reflex_llm_ros.engine.backends.cuda.device_info import DeviceInfo
+from reflex_llm_ros.engine.backends.cuda.dispatch import Dispatcher
+from reflex_llm_ros.engine.backends.cuda.packed import (
+    can_pack,
+    pack,
+    pack_pair,
+    packed_bytes,
+    PackedMatrix,
+    QUAD,
+    REPACK,
+    STEP_COLUMNS,
+    TYPE_NUMBERS,
+)
+from reflex_llm_ros.engine.backends.cuda.steps import turns
+from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor, MATRIX_TYPES
+from reflex_llm_ros.engine.errors import DeviceError
+from reflex_llm_ros.engine.gguf_model import GgufModel, ModelConfig
+from reflex_llm_ros.engine.models.dense import DenseLayer, DenseWeights, load_weights
+
+DECODE = 'decode'
+THREADS = 384
+HEAD_DIM = 128
+MOST_SHARED_HEADS = 8
+MOST_PARTS = 64
+WORDS = {'a8': 1, 'a8x2': 2}
+DEPTHS = (10, 9, 8, 7, 6, 5, 4)
+"""Steps of a warp's ring, the most that fit a block's shared memory are taken."""
+
+STAGE = np.dtype([('weights', np.uint64), ('quads', np.int32), ('steps', np.int32),
+                  ('type', np.int32), ('unused', np.int32)])
+LAYER = np.dtype([(name, np.uint64) for name in (
+    'attn_norm', 'q_norm', 'k_norm', 'ffn_norm', 'keys', 'values')])
+SMALLEST_SHARED_BYTES = 128 << 10
+"""A block with less holds no ring that hides the memory's latency."""
+
+log = logging.getLogger(__name__)
+
+WORK_FIELDS = ('x', 'qkv', 'heads', 'hidden', 'parts', 'weights', 'best', 'arrived')
+
+
+def refusal(
+    info: DeviceInfo, config: ModelConfig, weights: DenseWeights[DeviceTensor], kv_cache: str
+) -> str:
+    """Say in a phrase why the persistent kernel cannot run a model; empty where it can."""
+    layer = weights.layers[0]
+    if info.shared_bytes < SMALLEST_SHARED_BYTES:
+        return f'a block has only {info.shared_bytes >> 10} KiB of shared memory'
+    if layer.attn_q_norm is None or config.rope.pairing != 'half':
+        return 'it is no Qwen3'
+    if config.head_dim != HEAD_DIM:
+        return f'its heads have {config.head_dim} elements, not {HEAD_DIM}'
+    if config.head_count > MOST_SHARED_HEADS * config.head_count_kv:
+        return f'more than {MOST_SHARED_HEADS} query heads share keys'
+    if kv_cache != 'f16':
+        return f'its cache is {kv_cache}'
+    if config.vocab_size % QUAD or not all(map(can_pack, _matrices(weights))):
+        return 'its matrices are not all whole rows of Q4_K and Q6_K'
+    return ''
+
+
+def persistent_bytes(info: DeviceInfo, model: GgufModel, kv_cache: str) -> int:
+    """Bytes of packed weights and buffers; 0 where the kernel cannot run the model."""
+    def describe(name: str) -> DeviceTensor:
+        tensor = model.tensors[name]
+        rows, columns = tensor.shape if len(tensor.shape) == 2 else (1, tensor.shape[0])
+        return DeviceTensor(None, MATRIX_TYPES.get(tensor.type, 'f16'), rows, columns, tensor)
+
+    config = model.config
+    weights = load_weights(config, describe)
+    reason = refusal(info, config, weights, kv_cache)
+    if reason:
+        log.info('no persistent decode kernel: %s', reason)
+        return 0
+    buffers = sum(math.prod(shape) * np.dtype(dtype).itemsize for _, shape, dtype in
+                  _work_shapes(config, info.multiprocessors))
+    return sum(map(packed_bytes, _matrices(weights))) + buffers
+
+
+def defines(config: ModelConfig, activations: str, depth: int) -> dict[str, int]:
+    """Return the sizes that kernels/decode.cu is compiled for."""
+    return {
+        'DECODE_EMBEDDING': config.embedding_length,
+        'DECODE_FEED_FORWARD': config.feed_forward_length,
+        'DECODE_HEADS': config.head_count,
+        'DECODE_GROUPS': config.head_count_kv,
+        'DECODE_VOCAB': config.vocab_size,
+        'DECODE_WORDS': WORDS[activations],
+        'DECODE_DEPTH': depth,
+    }
+
+
+class PersistentDecode:
+    """
+    One token a launch, on the device alone; to callers the same as ``decode.DecodeStep``.
+
+    Weights are packed beside those given. Where a launch fails, ``simpler`` takes over.
+    """
+
+    def __init__(
+        self, device: Any, config: ModelConfig, weights: DenseWeights[DeviceTensor],
+        buffers: Buffers, cache: list[LayerCache], activations: str, simpler: DecodeStep,
+        dispatcher: Dispatcher
+    ) -> None:
+        self._device = device
+        self._simpler = simpler
+        self._dispatcher = dispatcher
+        self._taken_over: int | None = None
+        self._blocks = device.info.multiprocessors
+        self._shared_bytes = self._compile(config, activations)
+        device.load(REPACK)
+        packed = _Packer(device, weights)
+        parts = _parts(config, self._blocks)
+        work = {name: device.upload(np.zeros(shape, dtype)) for name, shape, dtype in
+                _work_shapes(config, self._blocks)}
+        stages = device.upload(np.array(packed.stages, STAGE).view(np.uint8))
+        table = device.upload(np.array([packed.table], STAGE).view(np.uint8))
+        layers = device.upload(np.array([
+            _layer(layer, layer_cache) for layer, layer_cache in
+            zip(weights.layers, cache, strict=True)], LAYER).view(np.uint8))
+        places = device.upload(np.array([_address(work[name]) for name in WORK_FIELDS], np.uint64))
+        count = device.upload(np.zeros(1, np.uint32))
+        self._ring, device_ring = device.host_ring(RING_LENGTH)
+        scale = config.rope.magnitude ** 2 / math.sqrt(config.head_dim)
+        self._arguments = (
+            buffers.tokens, buffers.positions, count, device_ring, buffers.logits, stages, layers,
+            device.upload(turns(config.rope.frequencies)), weights.output_norm.data, table, places,
+            np.int32(config.block_count), np.int32(parts), np.int32(RING_LENGTH),
+            np.float32(config.rms_eps), np.float32(scale))
+        self._held = (packed.matrices, work)
+        self._launched = 0
+        self._numbers = [0] * RING_LENGTH
+
+    def launch(self) -> int:
+        """Launch a step and return its number, for ``chosen``."""
+        if self._taken_over is None:
+            try:
+                self._device.launch_together(
+                    self._device.function(DECODE, 'decode_step'), self._blocks, THREADS,
+                    self._arguments, self._shared_bytes)
+            except DeviceError as error:
+                self._dispatcher.give_up('decode', 'persistent kernel', error)
+                self._taken_over = self._launched
+        if self._taken_over is not None:
+            self._numbers[self._launched % RING_LENGTH] = self._simpler.launch()
+        self._launched += 1
+        return self._launched - 1
+
+    def chosen(self, number: int) -> int:
+        """Return the likeliest token of a step that has ended; see ``DecodeStep.chosen``."""
+        if self._taken_over is not None and number >= self._taken_over:
+            return self._simpler.chosen(self._numbers[number % RING_LENGTH])
+        return int(self._ring[number % RING_LENGTH])
+
+    def _compile(self, config: ModelConfig, activations: str) -> int:
+        """Load the kernel with the deepest ring that fits; bytes of shared memory it takes."""
+        for depth in DEPTHS:
+            self._device.load(DECODE, defines(config, activations, depth))
+            size = self._device.upload(np.zeros(1, np.int32))
+            self._device.launch(
+                self._device.function(DECODE, 'decode_shared_bytes'), (1,), 1, (size,))
+            needed = int(self._device.download(size)[0])
+            if needed <= self._device.info.shared_bytes:
+                break
+        return needed
+
+
+class _Packer:
+    """Stages of the kernel, in its order, and what holds their weights."""
+
+    def __init__(self, device: Any, weights: DenseWeights[DeviceTensor]) -> None:
+        self.matrices: list[PackedMatrix] = []
+        self.stages: list[tuple[int, ...]] = []
+        for layer in weights.layers:
+            for matrix in (
+                    pack(device, (layer.attn_q, layer.attn_k)), pack(device, (layer.attn_v,)),
+                    pack(device, (layer.attn_output,)),
+                    pack_pair(device, layer.ffn_gate, layer.ffn_up),
+                    pack(device, (layer.ffn_down,))):
+                self._add(matrix)
+        self._add(pack(device, (weights.output,)))
+        self.table = self.stages[-1]
+        if weights.token_embd is not weights.output:
+            table = pack(device, (weights.token_embd,))
+            self.matrices.append(table)
+            self.table = _stage(table)
+
+    def _add(self, matrix: PackedMatrix) -> None:
+        self.matrices.append(matrix)
+        self.stages.append(_stage(matrix))
+
+
+def _stage(matrix: PackedMatrix) -> tuple[int, ...]:
+    return (_address(matrix.data), matrix.rows // QUAD, matrix.columns // STEP_COLUMNS,
+            TYPE_NUMBERS[matrix.kernel_type], 0)
+
+
+def _matrices(weights: DenseWeights[DeviceTensor]) -> Iterator[tuple[DeviceTensor, ...]]:
+    for layer in weights.layers:
+        yield layer.attn_q, layer.attn_k
+        yield (layer.attn_v,)
+        yield (layer.attn_output,)
+        yield layer.ffn_gate, layer.ffn_up
+        yield (layer.ffn_down,)
+    yield (weights.output,)
+    if weights.token_embd is not weights.output:
+        yield (weights.token_embd,)
+
+
+def _layer(layer: DenseLayer[DeviceTensor], cache: LayerCache) -> tuple[int, ...]:
+    assert layer.attn_q_norm is not None and layer.attn_k_norm is not None
+    norms = (layer.attn_norm, layer.attn_q_norm, layer.attn_k_norm, layer.ffn_norm)
+    return (*(_address(norm.data) for norm in norms), _address(cache.keys),
+            _address(cache.values))
+
+
+def _work_shapes(
+    config: ModelConfig, blocks: int
+) -> list[tuple[str, tuple[int, ...], type[np.generic]]]:
+    """Names, shapes and types of the kernel's buffers, see ``Work`` in kernels/decode.cu."""
+    query, key = config.head_count * HEAD_DIM, config.head_count_kv * HEAD_DIM
+    parts = _parts(config, blocks)
+    return [
+        ('x', (config.embedding_length,), np.float32),
+        ('qkv', (query + 2 * key,), np.float32),
+        ('heads', (query,), np.float32),
+        ('hidden', (config.feed_forward_length,), np.float32),
+        ('parts', (parts, query), np.float32),
+        ('weights', (parts, config.head_count, 2), np.float32),
+        ('best', (blocks, 2), np.float32),
+        ('arrived', (2 + config.head_count_kv,), np.uint32),
+    ]
+
+
+def _parts(config: ModelConfig, blocks: int) -> int:
+    """Most parts of the cache that attention is split into, a block each."""
+    return min(max(1, blocks // config.head_count_kv), MOST_PARTS)
+
+
+def _address(array: Any) -> int:
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)

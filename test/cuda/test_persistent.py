@@ -1,0 +1,121 @@
+# Copyright 2026 The reflex_llm_ros authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""The persistent decode kernel in the backend: against the oracle, and when it does not run."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from reflex_llm_ros.engine.backends.cuda.persistent import PersistentDecode
+from reflex_llm_ros.engine.config import FastPaths
+from reflex_llm_ros.synthetic.model_shape import ModelShape
+from reflex_llm_ros.synthetic.qwen3_gguf import generate
+from test_backend import kl_divergence, never
+
+SHAPE = ModelShape(
+    block_count=2, embedding_length=512, feed_forward_length=1024, head_count=4,
+    head_count_kv=2, head_dim=128, vocab_size=512, context_length=256)
+MOST_DIVERGENCE = {'a8': 5e-2, 'a8x2': 1e-3}
+
+
+@pytest.fixture(scope='session')
+def wide_qwen3_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Generate a Qwen3 in Q4_K_M that the persistent kernel can run."""
+    path = tmp_path_factory.mktemp('models') / 'wide-qwen3.gguf'
+    generate(str(path), SHAPE, seed=5)
+    return path
+
+
+@pytest.fixture
+def device(make_device: Callable[..., Any]) -> Any:
+    """Return a device with the shared memory of one; the shim's runs one block."""
+    device = make_device()
+    if device.info.name == 'host shim':
+        device.info = replace(device.info, multiprocessors=1, shared_bytes=163 << 10)
+    return device
+
+
+@pytest.mark.parametrize('activations', ['a8', 'a8x2'])
+def test_decoding_agrees_with_the_oracle(
+    activations: str, wide_qwen3_path: Path, device: Any, open_backend: Any, oracle: Any,
+    rng: np.random.Generator
+) -> None:
+    tokens = [int(token) for token in rng.integers(0, SHAPE.vocab_size, 12)]
+    backend = open_backend(wide_qwen3_path, device, gemv_activations=activations)
+    assert isinstance(backend.loaded().decode, PersistentDecode)
+    backend.forward(tokens[:6], 0)
+    expected = oracle(wide_qwen3_path, tokens)
+    divergences = [
+        kl_divergence(expected[position], backend.forward(tokens[position:position + 1], position))
+        for position in range(6, len(tokens))]
+    assert np.mean(divergences) <= MOST_DIVERGENCE[activations]
+    assert backend.counters() == {}
+
+
+def test_stream_is_the_argmax_of_forward_and_repeats(
+    wide_qwen3_path: Path, device: Any, open_backend: Any, rng: np.random.Generator
+) -> None:
+    backend = open_backend(wide_qwen3_path, device)
+    token, expected = int(rng.integers(0, SHAPE.vocab_size)), []
+    for position in range(6):
+        logits = backend.forward(([token] + expected)[-1:], position)
+        expected.append(int(np.argmax(logits)))
+    for _ in range(2):
+        stream = backend.stream(token, 0, True, never)
+        assert [next(stream) for _ in range(6)] == expected
+
+
+def test_launches_take_over_where_the_kernel_fails(
+    wide_qwen3_path: Path, device: Any, open_backend: Any
+) -> None:
+    if device.info.name != 'host shim':
+        pytest.skip('only the shim can be told to fail')
+    backend = open_backend(wide_qwen3_path, device)
+    stream = backend.stream(3, 0, True, never)
+    ids = [next(stream) for _ in range(2)]
+    device.failing.add('decode_step')
+    ids += [next(stream) for _ in range(4)]
+    assert backend.counters() == {'fallback decode': 1}
+    assert len(ids) == 6 and all(0 <= token < SHAPE.vocab_size for token in ids)
+    launches = open_backend(wide_qwen3_path, gemv_activations='fp16')
+    assert launches.loaded().decode is not backend.loaded().decode
+    logits = launches.forward([3, *ids[:5]], 0)
+    assert ids[5] == int(np.argmax(logits))
+
+
+@pytest.mark.parametrize('settings', [
+    {'gemv_activations': 'fp16'}, {'kv_cache': 'int8'}, {'weights': 'mapped'},
+    {'fast': FastPaths(attn=False)}])
+def test_what_it_cannot_run_is_left_to_launches(
+    settings: dict, wide_qwen3_path: Path, device: Any, open_backend: Any
+) -> None:
+    backend = open_backend(wide_qwen3_path, device, **settings)
+    assert not isinstance(backend.loaded().decode, PersistentDecode)
+
+
+def test_it_counts_both_copies_and_gives_way_to_the_context(
+    wide_qwen3_path: Path, make_device: Callable[..., Any], device: Any, open_backend: Any
+) -> None:
+    both = open_backend(wide_qwen3_path, device).memory().weights
+    one = open_backend(wide_qwen3_path, gemv_activations='fp16').memory().weights
+    assert both > 1.8 * one
+    limited = make_device()
+    limited.info = device.info
+    backend = open_backend(
+        wide_qwen3_path, limited, memory_limit_mb=both >> 20)
+    assert backend.memory().weights == one
