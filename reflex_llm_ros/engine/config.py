@@ -83,6 +83,10 @@ class EngineConfig:
     q8_activations
         Activations of a model whose matrices are all Q8_0, on a GPU: ``a8`` int8, ``a8x2`` two
         int8 words, ``f32``. Such a model is split into planes unless ``weights`` says otherwise.
+    gemv_activations
+        Activations of a decode step, on a GPU: ``a8`` int8 or ``a8x2`` two int8 words in the
+        persistent kernel, where that can run the model and its packed weights fit beside the
+        file's; ``fp16`` in the kernels that read the file's blocks.
     fast_paths
         Switches of the CUDA backend.
 
@@ -98,6 +102,7 @@ class EngineConfig:
     device: int = 0
     weights: str = 'auto'
     q8_activations: str = 'a8x2'
+    gemv_activations: str = 'a8x2'
     fast_paths: FastPaths = field(default_factory=FastPaths)
 
 

@@ -30,6 +30,7 @@ from reflex_llm_ros.engine.backends.cuda.buffers import (
 )
 from reflex_llm_ros.engine.backends.cuda.decode import DecodeStep
 from reflex_llm_ros.engine.backends.cuda.dispatch import Dispatcher
+from reflex_llm_ros.engine.backends.cuda.persistent import persistent_bytes, PersistentDecode
 from reflex_llm_ros.engine.backends.cuda.q8_activations import KINDS, q8_buffer_bytes
 from reflex_llm_ros.engine.backends.cuda.q8_choice import Choice
 from reflex_llm_ros.engine.backends.cuda.q8_steps import KERNEL_FILES as Q8_KERNEL_FILES
@@ -68,8 +69,8 @@ class CudaBackend:
     model
         The open file; it may be closed once this returns.
     config
-        ``context_length``, ``kv_cache``, ``memory_limit_mb``, ``weights`` and
-        ``q8_activations`` are read.
+        ``context_length``, ``kv_cache``, ``memory_limit_mb``, ``weights``,
+        ``q8_activations`` and ``gemv_activations`` are read.
     fast
         The switches, environment overrides applied.
     on_progress
@@ -99,6 +100,7 @@ class CudaBackend:
                 sizes, choice.kind, choice.partial_rows(sizes))
         mapped, self.context_length = self._budget(model, config, position_bytes)
         split = split and not mapped
+        packed = 0 if mapped else self._packed_bytes(model, config, fast, position_bytes)
         self._cache_bytes = self.context_length * position_bytes
         self._scratch_bytes += buffer_bytes(sizes, self.context_length) - buffer_bytes(sizes, 0)
 
@@ -120,6 +122,7 @@ class CudaBackend:
             placement = WeightPlacement(device, model, mapped, report)
             weights = dense.load_weights(sizes, placement.place)
             self._weight_bytes = placement.device_bytes
+        self._weight_bytes += packed
 
         on_progress(0.95, 'warming up')
         self._dispatcher = Dispatcher()
@@ -129,8 +132,13 @@ class CudaBackend:
         steps = Q8Steps(*common, choice, weights) if split else CudaSteps(*common)
         device.write(buffers.tokens[:1], np.zeros(1, np.int32))
         device.write(buffers.positions[:1], np.zeros(1, np.int32))
-        decode = DecodeStep(
+        launches = DecodeStep(
             device, steps, weights, buffers, self._dispatcher, fast.cuda_graph)
+        decode: DecodeStep | PersistentDecode = launches
+        if packed:
+            decode = PersistentDecode(
+                device, sizes, weights, buffers, cache, config.gemv_activations, launches,
+                self._dispatcher)
         self._loaded: Loaded | None = Loaded(weights, buffers, steps, decode)
 
     def forward(self, tokens: Sequence[int], start: int) -> np.ndarray:
@@ -228,6 +236,27 @@ class CudaBackend:
                 raise
             return True, context(True)
 
+    def _packed_bytes(
+        self, model: GgufModel, config: EngineConfig, fast: FastPaths, position_bytes: int
+    ) -> int:
+        """
+        Bytes that the persistent decode kernel holds, 0 where it does not run.
+
+        Its packed weights lie beside the file's, which prefill reads: it runs only where
+        both fit without a shorter context.
+        """
+        if config.gemv_activations == 'fp16' or not all(
+                (fast.gemv, fast.embd, fast.norm, fast.attn, fast.cuda_graph)):
+            return 0
+        packed = persistent_bytes(self.device.info, model, config.kv_cache)
+        self._scratch_bytes += packed
+        try:
+            fits = self._budget(model, config, position_bytes) == (False, self.context_length)
+        except OutOfMemoryError:
+            fits = False
+        self._scratch_bytes -= packed
+        return packed if fits else 0
+
     def _write_input(self, tokens: Sequence[int], position: int) -> None:
         buffers, size = self.loaded().buffers, len(tokens)
         self.device.write(buffers.tokens[:size], np.asarray(tokens, np.int32))
@@ -240,7 +269,7 @@ class Loaded:
 
     def __init__(
         self, weights: dense.DenseWeights[DeviceTensor], buffers: Buffers,
-        steps: CudaSteps | Q8Steps, decode: DecodeStep
+        steps: CudaSteps | Q8Steps, decode: DecodeStep | PersistentDecode
     ) -> None:
         self.weights = weights
         self.buffers = buffers
