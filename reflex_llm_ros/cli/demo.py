@@ -43,6 +43,8 @@ SERVER = '/reflex_llm'
 START_S = 60.0
 POLL_S = 0.05
 LAST_LINES = 12
+# A model this small rambles when its tokens are drawn; and the demo should say the same twice.
+SAMPLING = {'sampling.temperature': '0.0', 'sampling.repeat_penalty': '1.1'}
 
 
 def main(args: list[str] | None = None) -> int:
@@ -69,7 +71,7 @@ def run(prompt: str, folder: Path, screen: Screen) -> int:
     keep_to_this_machine(folder)
     log = folder / 'node.log'
     with log.open('wb') as log_file:
-        process = NodeProcess({'model.path': str(model)}, log_file)
+        process = NodeProcess({'model.path': str(model), **SAMPLING}, log_file)
         try:
             process.start()
             with ReflexLlmClient(server=SERVER) as client:
