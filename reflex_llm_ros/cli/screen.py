@@ -30,6 +30,7 @@ from rich.text import Text
 # A model can be made to say anything, escape sequences for the terminal too.
 UNPRINTABLE = dict.fromkeys({*range(32), *range(127, 160)} - {ord('\n'), ord('\t')})
 
+BAR_COLUMNS = 20
 LOCAL_MODES = 3  # in what tcgetattr returns
 
 
@@ -82,9 +83,9 @@ class Screen:
     def loading(self) -> Iterator[Callable[[Status | None], None]]:
         """Show how far loading is: a bar, or a line for every step without a terminal."""
         progress = Progress(
-            TextColumn('[dim]{task.description}'), BarColumn(),
-            TextColumn('{task.percentage:.0f} %'), console=self._err, transient=True,
-            disable=not self._err.is_terminal)
+            BarColumn(BAR_COLUMNS, complete_style='cyan'), TextColumn('{task.percentage:3.0f} %'),
+            TextColumn('{task.description}', style='dim', markup=False),
+            console=self._err, transient=True, disable=not self._err.is_terminal)
         steps: list[str] = []
 
         def show(status: Status | None) -> None:
@@ -94,10 +95,13 @@ class Screen:
                 steps.append(status.step)
                 if not self._err.is_terminal:
                     self.note(f'loading {status.model}: {status.step}')
-            text = f'loading {status.model}: {status.step}'
+            text = Text(f'loading {status.model}: {status.step}')
+            # What is too long for its line would squeeze the bar away.
+            text.truncate(self._err.width - BAR_COLUMNS - 8, overflow='ellipsis')
             if not progress.tasks:
-                progress.add_task(text, total=100)
-            progress.update(progress.tasks[0].id, description=text, completed=status.percent)
+                progress.add_task(text.plain, total=100)
+            progress.update(
+                progress.tasks[0].id, description=text.plain, completed=status.percent)
 
         with progress:
             yield show
