@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Which of the kernels that do the same a Q8_0 product takes: by shape and device, never by time."""
+"""Which of the kernels that do the same a Q8_0 product takes: by shape and device alone."""
 
 from dataclasses import dataclass
 
@@ -69,12 +69,12 @@ class Choice:
 
     @property
     def suffix(self) -> str:
-        """Which kernel multiplies with one matrix, by the end of its name."""
+        """Say which kernel multiplies with one matrix, by the end of its name."""
         return UNROLL[self.kind.name] if self.unroll is None else self.unroll
 
     @property
     def pair_suffix(self) -> str:
-        """Which kernel multiplies with gate and up, of which a warp has a row each."""
+        """Say which kernel multiplies with gate and up, a row each a warp."""
         return UNROLL_PAIR[self.kind.name] if self.unroll_pair is None else self.unroll_pair
 
     @property
