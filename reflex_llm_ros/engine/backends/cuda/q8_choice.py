@@ -60,7 +60,7 @@ class Choice:
         return -(-columns // self.chunk(rows, columns))
 
     def partial_rows(self, config: ModelConfig) -> int:
-        """Sums that a fused product of this model leaves for its last blocks."""
+        """Count the sums that a fused product of this model leaves for its last blocks."""
         width, middle = config.embedding_length, config.feed_forward_length
         heads = config.head_count * config.head_dim
         return max(
