@@ -117,6 +117,10 @@ TABLE = (
         'Activations of a model that is all Q8_0, on the GPU: one int8 word, two, or fp32; '
         'two words are about as exact as fp32 and faster.',
         choices=('a8', 'a8x2', 'f32'), engine='q8_activations'),
+    Row('gemv.activations', _ENGINE.gemv_activations,
+        'Activations of a decode step of a K-quant model, on the GPU: one int8 word, two, or '
+        'fp16; the int8 kernel runs where its own copy of the weights fits too.',
+        choices=('a8', 'a8x2', 'fp16'), engine='gemv_activations'),
     *(Row(FAST_PATHS + switch.name, getattr(_ENGINE.fast_paths, switch.name),
           'Run this operation on its kernels; off for finding out where a wrong token '
           'comes from.') for switch in fields(FastPaths)),
