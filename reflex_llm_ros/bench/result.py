@@ -54,12 +54,16 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Result:
-    """A whole run; bandwidth in GB/s is 0 and lists are empty where a backend has none."""
+    """
+    A whole run; bandwidth in GB/s is 0 and lists are empty where a backend has none.
+
+    ``read_bytes`` are the weights that a decode step reads, as they lie in the file.
+    """
 
     date: str
     model: str
     file_bytes: int
-    weight_bytes: int
+    read_bytes: int
     backend: str
     device: str
     copy_gb_per_s: float
@@ -76,4 +80,4 @@ class Result:
         """Weights read a second in decode, as a share of the copy bandwidth; 0 if unknown."""
         if not self.copy_gb_per_s:
             return 0.0
-        return self.weight_bytes * decode.tokens_per_s / (self.copy_gb_per_s * 1e9)
+        return self.read_bytes * decode.tokens_per_s / (self.copy_gb_per_s * 1e9)

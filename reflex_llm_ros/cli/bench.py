@@ -47,6 +47,10 @@ def run(config: EngineConfig, prefills: Sequence[int], console: Console) -> Resu
     """Load a model and measure it."""
     with closing(GgufModel.open(config.model_path)) as model:
         file_bytes = model.file_bytes
+        # Of an embedding that is not the head as well, a token reads one row.
+        read_bytes = sum(
+            tensor.data.nbytes for name, tensor in model.tensors.items()
+            if name != 'token_embd.weight' or model.config.tied_output)
         with console.status('loading') as status:
             backend = open_backend(
                 model, config, lambda done, step: status.update(f'{done:.0%} {step}'))
@@ -66,7 +70,7 @@ def run(config: EngineConfig, prefills: Sequence[int], console: Console) -> Resu
         return Result(
             date=date.today().isoformat(), model=Path(config.model_path).name,
             file_bytes=file_bytes,
-            weight_bytes=backend.memory().weights, backend=backend.name, device=device,
+            read_bytes=read_bytes, backend=backend.name, device=device,
             copy_gb_per_s=copy / 1e9, host_share=share, decode=tuple(decode),
             prefill=tuple(prefill), kernels=kernels)
 
