@@ -104,6 +104,14 @@ class CudaBackend:
         self._cache_bytes = self.context_length * position_bytes
         self._scratch_bytes += buffer_bytes(sizes, self.context_length) - buffer_bytes(sizes, 0)
 
+        held = packed + sum(
+            placed_bytes(tensor) for tensor in model.tensors.values()
+            if not mapped or len(tensor.shape) == 1)
+        on_progress(0.0, (
+            f'on {device.info.name}: weights {held >> 20} MiB, cache {self._cache_bytes >> 20} '
+            f'MiB for {self.context_length} tokens, scratch {self._scratch_bytes >> 20} MiB, of '
+            f'{device.free_bytes() >> 20} MiB free'))
+
         files = (*KERNEL_FILES, *Q8_KERNEL_FILES) if split else KERNEL_FILES
         for index, file in enumerate(files):
             on_progress(0.15 * index / len(files), f'compiling {file}.cu')
