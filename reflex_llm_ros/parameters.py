@@ -25,7 +25,12 @@ import os
 from typing import Any
 
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
-from reflex_llm_ros.engine.config import EngineConfig, FastPaths, SamplingParams
+from reflex_llm_ros.engine.config import (
+    EngineConfig,
+    environment_variable,
+    FastPaths,
+    SamplingParams,
+)
 from reflex_llm_ros.protocol import Defaults
 from reflex_llm_ros.request_queue import QueueLimits
 from reflex_llm_ros.validation import (
@@ -122,8 +127,9 @@ TABLE = (
         'fp16; the int8 kernel runs where its own copy of the weights fits too.',
         choices=('a8', 'a8x2', 'fp16'), engine='gemv_activations'),
     *(Row(FAST_PATHS + switch.name, getattr(_ENGINE.fast_paths, switch.name),
-          'Run this operation on its kernels; off for finding out where a wrong token '
-          'comes from.') for switch in fields(FastPaths)),
+          'Run this operation on its kernels; off for finding out where a wrong token comes '
+          f'from. {environment_variable(switch.name)}=0 in the environment turns it off too.')
+      for switch in fields(FastPaths)),
     Row('context.length', _ENGINE.context_length,
         "Positions that the KV cache holds; 0 for as many as fit, at most the model's.",
         limits=(0, 1_048_576), engine='context_length'),

@@ -21,6 +21,11 @@ ENVIRONMENT_PREFIX = 'JLLM_FAST_'
 ENVIRONMENT_NAMES = {'q4k_uint32_loads': 'JLLM_Q4K_UINT32_LOADS'}
 
 
+def environment_variable(switch: str) -> str:
+    """Return the environment variable that turns a switch off when it is ``0``."""
+    return ENVIRONMENT_NAMES.get(switch, ENVIRONMENT_PREFIX + switch.upper())
+
+
 @dataclass(frozen=True)
 class FastPaths:
     """
@@ -47,10 +52,8 @@ class FastPaths:
         """
         switches = {}
         for switch in fields(self):
-            variable = ENVIRONMENT_NAMES.get(
-                switch.name, ENVIRONMENT_PREFIX + switch.name.upper())
-            switches[switch.name] = (
-                getattr(self, switch.name) and environment.get(variable) != '0')
+            off = environment.get(environment_variable(switch.name)) == '0'
+            switches[switch.name] = getattr(self, switch.name) and not off
         return FastPaths(**switches)
 
 

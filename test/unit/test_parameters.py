@@ -32,6 +32,12 @@ from reflex_llm_ros.validation import FLOAT_RANGES, INTEGER_RANGES
 DEFAULTS = {row.name: row.default for row in TABLE}
 
 
+def test_a_switch_names_its_environment_variable():
+    assert 'JLLM_FAST_GEMV=0' in descriptor(ROWS['fast_paths.gemv']).description
+    loads = descriptor(ROWS['fast_paths.q4k_uint32_loads']).description
+    assert 'JLLM_Q4K_UINT32_LOADS=0' in loads
+
+
 def test_the_defaults_make_the_default_configuration() -> None:
     now = settings(DEFAULTS)
     assert now.engine == EngineConfig(model_path='')
