@@ -83,12 +83,20 @@ class Terminal:
     def see(self, what: str, times: int = 1) -> None:
         wait_for(lambda: self.text.count(what) >= times, f'{what!r} in {self.text!r}')
 
-    def ends_within(self, seconds: float) -> bool:
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+    def end_with(self, keys: str) -> int:
+        """
+        Press keys until the program ends; return its exit code.
+
+        Readline shows its prompt a moment before it hears of keys and signals.
+        """
+        for _ in range(10):
+            self.press(keys)
+            try:
+                self._process.wait(PATIENCE_S / 10)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        return self.exit_code()
 
     def exit_code(self) -> int:
         code = self._process.wait(PATIENCE_S)
@@ -146,8 +154,7 @@ def test_a_conversation_in_a_terminal(terminal: Terminal) -> None:
     lines = terminal.text.split('count 30\n')[1].split('\n30 tokens')[0].splitlines()[-2:]
     assert ' '.join(lines).split() == [str(number) for number in range(30)]
     assert all(len(line) <= 60 for line in lines)
-    terminal.press(CTRL_D)
-    assert terminal.exit_code() == 0
+    assert terminal.end_with(CTRL_D) == 0
 
 
 def test_ctrl_c_cancels_an_answer_and_the_next_one_comes(terminal: Terminal) -> None:
@@ -158,8 +165,7 @@ def test_ctrl_c_cancels_an_answer_and_the_next_one_comes(terminal: Terminal) -> 
     terminal.press('count 5' + ENTER)
     terminal.see('5 tokens · ')
     assert '^C' not in terminal.text
-    terminal.press(CTRL_D)
-    assert terminal.exit_code() == 0
+    assert terminal.end_with(CTRL_D) == 0
 
 
 def test_ctrl_c_twice_ends_the_program(start: Start) -> None:
@@ -179,13 +185,7 @@ def test_ctrl_c_twice_ends_the_program(start: Start) -> None:
 
 
 def test_ctrl_c_at_the_prompt_ends_the_program(terminal: Terminal) -> None:
-    # Readline shows its prompt a moment before it waits for signals; what comes in between it
-    # sees at the next key.
-    for _ in range(10):
-        terminal.press(CTRL_C)
-        if terminal.ends_within(PATIENCE_S / 10):
-            break
-    assert terminal.exit_code() == 130
+    assert terminal.end_with(CTRL_C) == 130
 
 
 def test_no_node_says_what_to_do() -> None:
