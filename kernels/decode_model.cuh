@@ -1,0 +1,75 @@
+// Copyright 2026 The reflex_llm_ros authors
+//
+// Licensed under the Apache License, Version 2.0 (the "License");
+// you may not use this file except in compliance with the License.
+// You may obtain a copy of the License at
+//
+//     http://www.apache.org/licenses/LICENSE-2.0
+//
+// Unless required by applicable law or agreed to in writing, software
+// distributed under the License is distributed on an "AS IS" BASIS,
+// WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+// See the License for the specific language governing permissions and
+// limitations under the License.
+
+// What every part of the persistent decode kernel knows: the model's sizes, compile-time constants
+// of which those given here are of a 4B model, and the device memory that blocks share.
+
+#pragma once
+
+#include "packed.cuh"
+
+#ifndef DECODE_EMBEDDING
+#define DECODE_EMBEDDING 2560
+#define DECODE_FEED_FORWARD 9728
+#define DECODE_HEADS 32
+#define DECODE_GROUPS 8
+#define DECODE_VOCAB 151936
+#define DECODE_WORDS 2
+#define DECODE_DEPTH 6
+#endif
+
+constexpr int EMBEDDING = DECODE_EMBEDDING, FEED_FORWARD = DECODE_FEED_FORWARD;
+constexpr int HEADS = DECODE_HEADS, GROUPS = DECODE_GROUPS, DIM = 128, VOCAB = DECODE_VOCAB;
+constexpr int WORDS = DECODE_WORDS, DEPTH = DECODE_DEPTH;
+// More warps would leave attention too few registers.
+constexpr int WARPS = 12, THREADS = WARPS * WARP_SIZE;
+constexpr int SHARED_HEADS = HEADS / GROUPS;  // query heads of one key/value head
+constexpr int QUERY = HEADS * DIM, KEY = GROUPS * DIM;
+constexpr int LONGEST = FEED_FORWARD > QUERY ? FEED_FORWARD : QUERY;
+constexpr int RING_BYTES = WARPS * DEPTH * MAX_STEP_BYTES;
+constexpr int POSITIONS_A_PART = 32;
+constexpr float LOG2_E = 1.44269504088896341f, NOTHING = -1e30f;
+constexpr unsigned EVERY_LANE = 0xffffffffu;
+
+static_assert(EMBEDDING % STEP_COLUMNS == 0 && FEED_FORWARD % STEP_COLUMNS == 0 &&
+                  QUERY % STEP_COLUMNS == 0 && VOCAB % QUAD == 0 && SHARED_HEADS <= 8,
+              "the packed layout or attention cannot hold this model");
+static_assert(2 * WARPS <= WARP_SIZE, "one warp ends the rows that warps share");
+
+enum Kind { QUERY_KEY, VALUE, OUTPUT, GATE_UP, DOWN, HEAD };
+constexpr int LAYER_STAGES = 5;
+
+// One matrix in the packed layout.
+struct Stage {
+  const uint8_t *weights;
+  int32_t quads, steps, type, unused;
+};
+
+// What a layer has besides matrices: norms (fp32) and caches [positions][GROUPS][DIM] (fp16).
+struct Layer {
+  const float *attn_norm, *q_norm, *k_norm, *ffn_norm;
+  half_t *keys, *values;
+};
+
+// Device memory that blocks pass results through.
+struct Work {
+  float *x;         // EMBEDDING: the residual stream
+  float *qkv;       // QUERY + 2 * KEY
+  float *heads;     // QUERY
+  float *hidden;    // FEED_FORWARD
+  float *parts;     // parts of the cache, HEADS, DIM: weighted values
+  float2 *weights;  // parts of the cache, HEADS: largest score, sum of weights
+  float2 *best;     // blocks: logit, token
+  uint32_t *arrived;  // barrier, end of the step, and one a group; all zero between steps
+};

@@ -1,0 +1,126 @@
+// Copyright 2026 The reflex_llm_ros authors
+//
+// Licensed under the Apache License, Version 2.0 (the "License");
+// you may not use this file except in compliance with the License.
+// You may obtain a copy of the License at
+//
+//     http://www.apache.org/licenses/LICENSE-2.0
+//
+// Unless required by applicable law or agreed to in writing, software
+// distributed under the License is distributed on an "AS IS" BASIS,
+// WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+// See the License for the specific language governing permissions and
+// limitations under the License.
+
+// Products of the persistent decode kernel: a block's quads of a stage, their steps divided evenly
+// over its warps. Sums of quads that warps share are added in a fixed order.
+
+#pragma once
+
+#include "decode_block.cuh"
+
+// Rows `row` and `row + 2` of a quad have their sums.
+__device__ __forceinline__ void finish(Block &block, int kind, int quad, int row, float a,
+                                       float b) {
+  const int at = quad * QUAD + row;
+  const Work &work = block.work;
+  if (kind == QUERY_KEY || kind == VALUE) {
+    float *const out = work.qkv + (kind == VALUE ? QUERY + KEY : 0);
+    out[at] = a;
+    out[at + 2] = b;
+  } else if (kind == OUTPUT || kind == DOWN) {
+    work.x[at] = __ldcg(work.x + at) + a;
+    work.x[at + 2] = __ldcg(work.x + at + 2) + b;
+  } else if (kind == GATE_UP) {
+    work.hidden[quad * 2 + row] = __fdividef(a, 1.0f + __expf(-a)) * b;
+  }
+}
+
+__device__ __forceinline__ void consider(Block &block, float logit, int token) {
+  if (logit > block.best_logit || (logit == block.best_logit && token < block.best_token)) {
+    block.best_logit = logit;
+    block.best_token = token;
+  }
+}
+
+__device__ __forceinline__ void finish_or_choose(Block &block, int kind, int quad, int row,
+                                                 float a, float b, float *logits) {
+  if (kind != HEAD) {
+    finish(block, kind, quad, row, a, b);
+    return;
+  }
+  const int at = quad * QUAD + row;
+  logits[at] = a;
+  logits[at + 2] = b;
+  consider(block, a, at);
+  consider(block, b, at + 2);
+}
+
+// Multiplies this warp's steps. A quad that lies wholly in them is finished at once.
+template <class Format>
+__device__ __forceinline__ void multiply(Block &block, int kind, const Share &share, int steps,
+                                         float *logits) {
+  const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+  const int total = share.count * steps;
+  const int begin = first_step(total, warp), end = first_step(total, warp + 1);
+  int quad = begin / steps, column = begin - quad * steps;
+  bool whole = column == 0;
+  float a = 0.0f, b = 0.0f;
+#pragma unroll 1
+  for (int step = begin; step < end; ++step) {
+    wait_for_copies<DEPTH - 2>();
+    __syncwarp();
+    const uint8_t *const weights = block.stream.oldest();
+    const int sub = column * 16 + lane % 16;
+    Activations<WORDS> x;
+#pragma unroll
+    for (int i = 0; i < WORDS; ++i) {
+      x.first[i] = block.shared->words[i][sub];
+      x.last[i] = block.shared->words[WORDS + i][sub];
+    }
+    const ActivationScale scale = block.shared->scales[sub];
+    a += Format::template dot<WORDS>(weights, 0, lane, x, scale);
+    b += Format::template dot<WORDS>(weights, 1, lane, x, scale);
+    block.stream.copy_step();
+
+    if (++column < steps && step + 1 < end) continue;
+#pragma unroll
+    for (int lanes = 8; lanes > 0; lanes /= 2) {
+      a += __shfl_xor_sync(EVERY_LANE, a, lanes);
+      b += __shfl_xor_sync(EVERY_LANE, b, lanes);
+    }
+    if (lane % 16 == 0) {
+      const int row = lane / 16;
+      if (whole && column == steps) {
+        finish_or_choose(block, kind, share.first + quad, row, a, b, logits);
+      } else {
+        float *const sums = block.shared->sums[warp][whole];
+        sums[row] = a;
+        sums[row + 2] = b;
+      }
+    }
+    a = b = 0.0f;
+    column = 0;
+    whole = true;
+    ++quad;
+  }
+}
+
+// Finishes the quads that warps share: the warp that has a quad's first step, then the next ones.
+__device__ __forceinline__ void finish_shared(Block &block, int kind, const Share &share,
+                                              int steps, float *logits) {
+  const int warp = threadIdx.x / 2, row = threadIdx.x % 2;
+  if (warp >= WARPS) return;
+  const int total = share.count * steps;
+  const int begin = first_step(total, warp), end = first_step(total, warp + 1);
+  if (begin == end) return;
+  const int quad = (end - 1) / steps, quad_end = (quad + 1) * steps;
+  if (quad * steps < begin || quad_end <= end) return;
+  float a = block.shared->sums[warp][1][row], b = block.shared->sums[warp][1][row + 2];
+  for (int next = warp + 1; next < WARPS && first_step(total, next) < quad_end; ++next) {
+    if (first_step(total, next) == first_step(total, next + 1)) continue;
+    a += block.shared->sums[next][0][row];
+    b += block.shared->sums[next][0][row + 2];
+  }
+  finish_or_choose(block, kind, share.first + quad, row, a, b, logits);
+}

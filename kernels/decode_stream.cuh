@@ -1,0 +1,113 @@
+// Copyright 2026 The reflex_llm_ros authors
+//
+// Licensed under the Apache License, Version 2.0 (the "License");
+// you may not use this file except in compliance with the License.
+// You may obtain a copy of the License at
+//
+//     http://www.apache.org/licenses/LICENSE-2.0
+//
+// Unless required by applicable law or agreed to in writing, software
+// distributed under the License is distributed on an "AS IS" BASIS,
+// WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+// See the License for the specific language governing permissions and
+// limitations under the License.
+
+// Weights of the persistent decode kernel on their way: each warp copies its own steps of all
+// stages into a ring in shared memory, DEPTH - 1 steps ahead of those that it multiplies.
+
+#pragma once
+
+#include "decode_model.cuh"
+
+#ifdef __CUDACC__
+__device__ __forceinline__ void copy_async(void *to, const void *from) {
+  const uint32_t address = uint32_t(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;"
+               :: "r"(address), "l"(from) : "memory");
+}
+__device__ __forceinline__ void prefetch(const void *from) {
+  asm volatile("prefetch.global.L2 [%0];" :: "l"(from));
+}
+__device__ __forceinline__ void end_copy_group() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int N>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+}
+#else
+static void copy_async(void *to, const void *from) { memcpy(to, from, 16); }
+static void prefetch(const void *) {}
+static void end_copy_group() {}
+template <int N>
+static void wait_for_copies() {}
+#endif
+
+// Quads of a stage that this block multiplies.
+struct Share {
+  int first, count;
+
+  __device__ __forceinline__ explicit Share(int quads) {
+    first = int(uint32_t(quads) * blockIdx.x / gridDim.x);
+    count = int(uint32_t(quads) * (blockIdx.x + 1) / gridDim.x) - first;
+  }
+};
+
+// Steps of the block's share that begin with a warp.
+__device__ __forceinline__ int first_step(int steps, int warp) {
+  return int(uint32_t(steps) * warp / WARPS);
+}
+
+// Copies this warp's steps of all stages, one after the other, into its ring.
+struct Stream {
+  const Stage *stages;
+  int stage, stage_count, left, type, slot;
+  const uint8_t *from;
+  uint8_t *ring;
+
+  __device__ __forceinline__ Stream(const Stage *all, int count, uint8_t *warp_ring)
+      : stages(all), stage(-1), stage_count(count), left(0), type(0), slot(0), from(nullptr),
+        ring(warp_ring) {
+    for (int i = 0; i < DEPTH - 1; ++i) copy_step();
+  }
+
+  __device__ __forceinline__ void next_stage() {
+    while (left == 0 && ++stage < stage_count) {
+      const Stage next = stages[stage];
+      const Share share(next.quads);
+      const int warp = threadIdx.x / WARP_SIZE, steps = share.count * next.steps;
+      const int first = first_step(steps, warp);
+      left = first_step(steps, warp + 1) - first;
+      type = next.type;
+      from = next.weights + (int64_t(share.first) * next.steps + first) *
+                                (type == PACKED_Q4K ? PackedQ4K::BYTES : PackedQ6K::BYTES);
+    }
+  }
+
+  // The step that was copied DEPTH - 1 copies ago: the slot after the one to be written.
+  __device__ __forceinline__ const uint8_t *oldest() const {
+    return ring + (slot + 1 == DEPTH ? 0 : slot + 1) * MAX_STEP_BYTES;
+  }
+
+  __device__ __forceinline__ void copy_step() {
+    const int lane = threadIdx.x % WARP_SIZE;
+    if (left == 0 && stage < stage_count) next_stage();
+    if (left > 0) {
+      uint8_t *const to = ring + slot * MAX_STEP_BYTES + lane * 16;
+      const uint8_t *const source = from + lane * 16;
+      copy_async(to, source);
+      copy_async(to + 512, source + 512);
+      if (type == PACKED_Q4K) {
+        if (lane < 8) copy_async(to + 1024, source + 1024);
+        from += PackedQ4K::BYTES;
+      } else {
+        copy_async(to + 1024, source + 1024);
+        if (lane < 9) copy_async(to + 1536, source + 1536);
+        from += PackedQ6K::BYTES;
+      }
+      --left;
+    }
+    end_copy_group();
+    slot = slot + 1 == DEPTH ? 0 : slot + 1;
+  }
+};
