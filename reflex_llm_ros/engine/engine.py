@@ -23,7 +23,7 @@ import time
 import numpy as np
 from reflex_llm_ros.engine.answer_text import AnswerText
 from reflex_llm_ros.engine.backends import open_backend
-from reflex_llm_ros.engine.backends.base import NextToken, Progress
+from reflex_llm_ros.engine.backends.base import Progress
 from reflex_llm_ros.engine.chat_template import ChatPrompt, encode_chat, load_chat_template
 from reflex_llm_ros.engine.config import EngineConfig
 from reflex_llm_ros.engine.conversation import Conversations, fit
@@ -37,7 +37,7 @@ from reflex_llm_ros.engine.request import (
     Message,
     Started,
 )
-from reflex_llm_ros.engine.sampler import Sampler
+from reflex_llm_ros.engine.sampler import Sampler, SamplingPlan
 from reflex_llm_ros.engine.tokenizer import Tokenizer
 
 
@@ -155,7 +155,6 @@ class Engine:
         history = list(prompt.ids)
         room = self.info.context_length - len(history)
         limit = min(request.sampling.max_tokens or room, room)
-        greedy = request.sampling.temperature == 0 and request.sampling.repeat_penalty == 1
 
         reused = self._reuse(history)
         yield Started(len(history), reused)
@@ -167,9 +166,7 @@ class Engine:
         finish_reason = 'cancelled'
         arrivals: list[float] = []
         if logits is not None:
-            tokens = self._decode(
-                logits, history, greedy, lambda scores: sampler(scores, history))
-            with closing(tokens):
+            with closing(self._decode(logits, history, sampler)) as tokens:
                 for token in tokens:
                     if token in self._tokenizer.end_ids:
                         finish_reason = 'stop'
@@ -265,14 +262,22 @@ class Engine:
         return logits
 
     def _decode(
-        self, logits: np.ndarray, history: list[int], greedy: bool, choose: NextToken
+        self, logits: np.ndarray, history: list[int], sampler: Sampler
     ) -> Generator[int, None, None]:
         """Yield tokens, each appended to the history first, from the logits of its last."""
+        start = len(history)
+
+        def choose(scores: np.ndarray) -> int:
+            return sampler(scores, history, len(history) - start)
+
+        def plan(most: int) -> SamplingPlan | None:
+            return sampler.plan(history, len(history) - start, most)
+
         token = choose(logits)
-        position = len(history)
         history.append(token)
         yield token
-        with closing(self._backend.stream(token, position, greedy, choose)) as stream:
+        with closing(self._backend.stream(
+                token, start, sampler.greedy, choose, plan)) as stream:
             for following in stream:
                 # The step that gave it has stored the keys and values of the one before.
                 self._cached.append(token)

@@ -14,7 +14,8 @@
 
 """Choose the next token from logits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from reflex_llm_ros.engine.config import SamplingParams
@@ -23,6 +24,8 @@ from reflex_llm_ros.engine.errors import BadRequestError, EngineError
 PENALTY_WINDOW = 64
 """Tokens at the end of the text that ``repeat_penalty`` looks at."""
 
+DRAWN_AT_ONCE = 256
+
 _RANGES = {
     'temperature': (0, 100),
     'top_k': (0, 2**31),
@@ -30,6 +33,32 @@ _RANGES = {
     'min_p': (0, 1),
     'repeat_penalty': (0.01, 100),
 }
+
+
+@dataclass(frozen=True)
+class SamplingPlan:
+    """
+    How a device chooses tokens in place of ``Sampler``, with the same choices.
+
+    Attributes
+    ----------
+    temperature, top_k, top_p, min_p, repeat_penalty
+        As in ``SamplingParams``; ``temperature`` is not 0 and ``top_k`` is at least 1.
+    history
+        The text so far; later tokens are the device's own.
+    draws
+        ``draws(first, count)`` gives random numbers (count,) float64 from 0 up to 1, number
+        ``first`` being for the next token plus ``first``.
+
+    """
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repeat_penalty: float
+    history: Sequence[int]
+    draws: Callable[[int, int], np.ndarray]
 
 
 class Sampler:
@@ -64,8 +93,38 @@ class Sampler:
             raise BadRequestError(f'seed must be 0 or more, not {params.seed}')
         self._params = params
         self._random = np.random.Generator(np.random.Philox(params.seed))
+        self._drawn = np.empty(0)
 
-    def __call__(self, logits: np.ndarray, history: Sequence[int]) -> int:
+    @property
+    def greedy(self) -> bool:
+        """Whether the choice is always the likeliest token."""
+        return self._params.temperature == 0 and self._params.repeat_penalty == 1
+
+    def plan(self, history: Sequence[int], number: int, most: int) -> SamplingPlan | None:
+        """
+        Say how a device chooses token ``number`` of the answer and those that follow.
+
+        None where more than ``most`` tokens would have to be looked at.
+        """
+        params = self._params
+        likeliest_only = params.temperature == 0
+        top_k = 1 if likeliest_only else params.top_k
+        if not 0 < top_k <= most:
+            return None
+        return SamplingPlan(
+            1.0 if likeliest_only else params.temperature, top_k, params.top_p, params.min_p,
+            params.repeat_penalty, history,
+            lambda first, count: self.draws(number + first, count))
+
+    def draws(self, first: int, count: int) -> np.ndarray:
+        """Random numbers (count,) float64 from 0 up to 1, that of token ``first`` first."""
+        missing = first + count - len(self._drawn)
+        if missing > 0:
+            more = self._random.random(max(missing, DRAWN_AT_ONCE))
+            self._drawn = np.concatenate((self._drawn, more))
+        return self._drawn[first:first + count]
+
+    def __call__(self, logits: np.ndarray, history: Sequence[int], number: int) -> int:
         """
         Return the id of the next token.
 
@@ -75,6 +134,8 @@ class Sampler:
             (V,) float32, as the model gave them; left as they are.
         history
             The text so far, of which the last ``PENALTY_WINDOW`` ids count.
+        number
+            Which token of the answer this is, from 0.
 
         Raises
         ------
@@ -98,7 +159,8 @@ class Sampler:
             # To 7 digits: several times faster where the whole vocabulary is kept.
             weights = np.exp(scaled.astype(np.float32))
         reached = np.cumsum(weights.astype(np.float64))
-        drawn = np.searchsorted(reached, self._random.random() * reached[-1], side='right')
+        draw = self.draws(number, 1)[0]
+        drawn = np.searchsorted(reached, draw * reached[-1], side='right')
         return int(ids[min(int(drawn), len(ids) - 1)])
 
 
@@ -134,7 +196,7 @@ def keep(logits: np.ndarray, top_k: int, top_p: float, min_p: float) -> np.ndarr
 
     """
     limit = min(top_k or len(logits), len(logits))
-    if limit == len(logits) and top_p >= 1 and min_p <= 0:
+    if not top_k and top_p >= 1 and min_p <= 0:
         return np.arange(len(logits))
     highest = logits.max()
     width = limit

@@ -21,8 +21,11 @@ from typing import Any
 from gguf import GGMLQuantizationType
 import numpy as np
 import pytest
+from reflex_llm_ros.engine.backends.base import no_plan
 from reflex_llm_ros.engine.backends.cuda.buffers import ATTENTION_CHUNK
-from reflex_llm_ros.engine.config import FastPaths
+from reflex_llm_ros.engine.config import FastPaths, SamplingParams
+from reflex_llm_ros.engine.errors import DeviceError, EngineError
+from reflex_llm_ros.engine.sampler import Sampler
 from reflex_llm_ros.synthetic.model_shape import ModelShape
 from reflex_llm_ros.synthetic.qwen3_gguf import generate
 
@@ -142,6 +145,78 @@ def test_sampled_stream_feeds_choices_back(tiny_qwen3_path: Path, open_backend: 
     stream = backend.stream(6, 0, False, choose)
     assert [next(stream) for _ in range(4)] == [7, 8, 9, 10]
     np.testing.assert_array_equal(seen[-1], backend.forward([6, 7, 8, 9], 0))
+
+
+@pytest.mark.parametrize('params', [
+    SamplingParams(seed=5, temperature=1.5, top_k=40, min_p=0.0),
+    SamplingParams(seed=6, temperature=0.0, repeat_penalty=1.3),
+])
+def test_sampling_on_the_device_is_the_hosts(
+    params: SamplingParams, tiny_qwen3_path: Path, open_backend: Any, rng: np.random.Generator
+) -> None:
+    backend = open_backend(tiny_qwen3_path, context_length=128)
+    prompt = random_tokens(rng, 70)
+
+    def text(on_device: bool) -> list[int]:
+        sampler, history = Sampler(params), list(prompt)
+
+        def choose(logits: np.ndarray) -> int:
+            return sampler(logits, history, len(history) - len(prompt))
+
+        history.append(choose(backend.forward(prompt, 0)))
+        stream = backend.stream(
+            history[-1], len(prompt), False, never if on_device else choose,
+            (lambda most: sampler.plan(history, 1, most)) if on_device else no_plan)
+        for _ in range(20):
+            history.append(next(stream))
+        return history
+
+    assert text(True) == text(False)
+
+
+@pytest.mark.parametrize('failing', [0, 1, 5])
+def test_sampling_goes_on_by_the_host_when_the_kernel_fails(
+    failing: int, tiny_qwen3_path: Path, open_backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = SamplingParams(seed=7, temperature=1.5, top_k=40, min_p=0.0)
+    backend = open_backend(tiny_qwen3_path)
+
+    def text() -> list[int]:
+        sampler, history = Sampler(params), [3]
+        stream = backend.stream(
+            3, 0, False, lambda logits: sampler(logits, history, len(history)),
+            lambda most: sampler.plan(history, len(history), most))
+        for _ in range(10):
+            history.append(next(stream))
+        return history
+
+    expected = text()
+    launch, launched = backend.loaded().sampling.launch, []
+
+    def fail_once(position: int) -> None:
+        if len(launched) == failing:
+            raise DeviceError('injected')
+        launched.append(position)
+        launch(position)
+
+    monkeypatch.setattr(backend.loaded().sampling, 'launch', fail_once)
+    assert text() == expected
+    assert backend.counters() == {'fallback sample': 1}
+    assert text() == expected
+    assert len(launched) == failing
+
+
+def test_logits_that_are_no_numbers_end_a_sampled_stream(
+    tiny_qwen3_path: Path, open_backend: Any
+) -> None:
+    backend = open_backend(tiny_qwen3_path)
+    norm = backend.loaded().weights.output_norm.data
+    damaged = np.full(norm.nbytes, 0xff, np.uint8)  # NaN as a float of any size
+    backend.device.write(norm, damaged.view(norm.dtype).reshape(norm.shape))
+    sampler = Sampler(SamplingParams())
+    stream = backend.stream(3, 0, False, never, lambda most: sampler.plan([3], 1, most))
+    with pytest.raises(EngineError, match='^logits are NaN or infinite'):
+        next(stream)
 
 
 def test_rewriting_a_position_forgets_what_followed(

@@ -14,11 +14,12 @@
 
 """What the engine's tests share: requests, and answers that are put into a model's mouth."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from reflex_llm_ros.engine import (
     Done,
     Engine,
@@ -57,8 +58,23 @@ def text(engine: Engine, request: GenerateRequest) -> str:
     return answer(engine, request)[2].text
 
 
+class FakeSampler:
+    """Says what ``choose`` makes of the text so far."""
+
+    greedy = False
+
+    def __init__(self, choose: Callable[[Sequence[int]], int]) -> None:
+        self._choose = choose
+
+    def __call__(self, logits: np.ndarray, history: Sequence[int], number: int) -> int:
+        return self._choose(history)
+
+    def plan(self, history: Sequence[int], number: int, most: int) -> None:
+        return None
+
+
 def put_into_mouth(monkeypatch: Any, ids: Iterable[int]) -> None:
     """Make the next answers consist of these tokens, through the real model and cache."""
     mouth = iter(ids)
     monkeypatch.setattr(
-        engine_module, 'Sampler', lambda params: lambda logits, history: next(mouth))
+        engine_module, 'Sampler', lambda params: FakeSampler(lambda history: next(mouth)))

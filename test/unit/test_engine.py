@@ -22,7 +22,7 @@ import sys
 from types import SimpleNamespace
 
 import engines
-from engines import answer, ask, put_into_mouth, text
+from engines import answer, ask, FakeSampler, put_into_mouth, text
 import pytest
 from reflex_llm_ros.engine import (
     Engine,
@@ -217,13 +217,11 @@ def test_the_sampler_sees_the_text_so_far(engine, tokenizer, monkeypatch):
     said = tokenizer.encode(' the cup', special=False)
     seen = []
 
-    def sampler(params):
-        def choose(logits, history):
-            seen.append(list(history))
-            return [*said, min(tokenizer.end_ids)][len(seen) - 1]
-        return choose
+    def choose(history):
+        seen.append(list(history))
+        return [*said, min(tokenizer.end_ids)][len(seen) - 1]
 
-    monkeypatch.setattr(engine_module, 'Sampler', sampler)
+    monkeypatch.setattr(engine_module, 'Sampler', lambda params: FakeSampler(choose))
     start = answer(engine, ask('What is it?'))[0]
     prompt = seen[0]
     assert len(prompt) == start.prompt_tokens
@@ -238,9 +236,9 @@ def test_only_the_plain_likeliest_token_is_left_to_the_backend(
         engine, monkeypatch, temperature, repeat_penalty, greedy):
     stream, asked = engine._backend.stream, []
 
-    def spy(token, position, greedy, choose):
+    def spy(token, position, greedy, choose, plan):
         asked.append(greedy)
-        return stream(token, position, greedy, choose)
+        return stream(token, position, greedy, choose, plan)
 
     monkeypatch.setattr(engine._backend, 'stream', spy)
     answer(engine, ask('Tell.', max_tokens=3, sampling=SamplingParams(

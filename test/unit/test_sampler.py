@@ -106,11 +106,11 @@ def test_whole_vocabulary(rng):
 
 def test_greedy_takes_the_likeliest_and_the_lowest_of_equals(rng):
     greedy = Sampler(replace(ALL, temperature=0.0, top_k=3, min_p=0.5))
-    assert greedy(np.array([1, 5, 2, 5, 5], np.float32), []) == 1
+    assert greedy(np.array([1, 5, 2, 5, 5], np.float32), [], 0) == 1
     logits = rng.standard_normal(V).astype(np.float32)
     place = int(rng.integers(V))
     logits[place] = logits.max() + 1
-    assert greedy(logits, []) == place
+    assert greedy(logits, [], 0) == place
 
 
 def test_repeat_penalty():
@@ -120,16 +120,17 @@ def test_repeat_penalty():
     assert penalize(logits, [0, 1, 2, 0], 2.0).tolist() == [2.0, -8.0, 0.0, 1.0]
     assert penalize(logits, [], 2.0).tolist() == before.tolist()
     greedy = Sampler(replace(ALL, temperature=0.0, repeat_penalty=10.0))
-    assert greedy(logits, []) == 0
-    assert greedy(logits, [0]) == 3
+    assert greedy(logits, [], 0) == 0
+    assert greedy(logits, [0], 0) == 3
     # The last 64 tokens count, the one before them does not.
-    assert greedy(logits, [0] + [1] * 63) == 3
-    assert greedy(logits, [0] + [1] * 64) == 0
+    assert greedy(logits, [0] + [1] * 63, 0) == 3
+    assert greedy(logits, [0] + [1] * 64, 0) == 0
     assert logits.tolist() == before.tolist()
 
 
 def frequencies(sampler, logits, draws):
-    counts = np.bincount([sampler(logits, ()) for _ in range(draws)], minlength=len(logits))
+    chosen = [sampler(logits, (), number) for number in range(draws)]
+    counts = np.bincount(chosen, minlength=len(logits))
     return counts / draws
 
 
@@ -163,7 +164,7 @@ def test_same_seed_same_tokens():
 
     def draw(seed):
         sampler = Sampler(replace(ALL, seed=seed))
-        return [sampler(logits, ()) for _ in range(20)]
+        return [sampler(logits, (), number) for number in range(20)]
 
     assert draw(seed) == draw(seed)
     # Chance of an accidental match: 10^-60.
@@ -171,12 +172,28 @@ def test_same_seed_same_tokens():
     assert draw(None) != draw(None)
 
 
+def test_a_plan_has_the_draws_that_the_host_would_take():
+    sampler, other = (Sampler(replace(ALL, top_k=9, seed=12)) for _ in range(2))
+    plan = sampler.plan([5, 6], 3, 9)
+    assert (plan.top_k, plan.temperature, plan.history) == (9, ALL.temperature, [5, 6])
+    drawn = [plan.draws(0, 2), plan.draws(2, 300)]
+    assert np.concatenate(drawn).tolist() == other.draws(0, 400)[3:305].tolist()
+    assert len(np.unique(drawn[1])) == 300
+
+
+def test_a_plan_is_made_only_for_few_candidates():
+    assert Sampler(replace(ALL, top_k=10)).plan([], 0, 9) is None
+    assert Sampler(replace(ALL, top_k=0)).plan([], 0, 9) is None
+    likeliest = Sampler(replace(ALL, top_k=0, temperature=0.0, repeat_penalty=2.0)).plan([], 0, 9)
+    assert (likeliest.top_k, likeliest.temperature, likeliest.repeat_penalty) == (1, 1.0, 2.0)
+
+
 def test_tiny_temperature_is_greedy_without_warnings():
     logits = np.array([0.0, 1.0, 0.999], np.float32)
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         sampler = Sampler(replace(ALL, temperature=1e-310))
-        assert {sampler(logits, ()) for _ in range(20)} == {1}
+        assert {sampler(logits, (), number) for number in range(20)} == {1}
 
 
 @pytest.mark.parametrize('bad', [math.nan, math.inf, -math.inf])
@@ -185,7 +202,7 @@ def test_logits_that_are_no_numbers(rng, bad, temperature):
     logits = rng.standard_normal(1000).astype(np.float32)
     logits[int(rng.integers(1000))] = bad
     with pytest.raises(EngineError, match='^1 of 1000 logits are NaN or infinite'):
-        Sampler(replace(ALL, temperature=temperature))(logits, ())
+        Sampler(replace(ALL, temperature=temperature))(logits, (), 0)
 
 
 @pytest.mark.parametrize('name, value', [

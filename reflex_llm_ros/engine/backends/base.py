@@ -19,12 +19,24 @@ from typing import Protocol
 
 import numpy as np
 from reflex_llm_ros.engine.memory import MemoryReport
+from reflex_llm_ros.engine.sampler import SamplingPlan
 
 NextToken = Callable[[np.ndarray], int]
 """Chooses the next token id from logits (V,) float32."""
 
+MakePlan = Callable[[int], SamplingPlan | None]
+"""
+Says how a device chooses the following tokens, given the most candidates that it can look at;
+None where those are too few.
+"""
+
 Progress = Callable[[float, str], None]
 """Told the fraction of loading that is done, 0 to 1, and what is being done."""
+
+
+def no_plan(most: int) -> SamplingPlan | None:
+    """Leave every choice to the host."""
+    return None
 
 
 class Backend(Protocol):
@@ -51,14 +63,15 @@ class Backend(Protocol):
         """
 
     def stream(
-        self, token: int, position: int, greedy: bool, choose: NextToken
+        self, token: int, position: int, greedy: bool, choose: NextToken,
+        plan: MakePlan = no_plan
     ) -> Generator[int, None, None]:
         """
         Decode from ``token`` at ``position``: yield the next id, feed it back, and so on.
 
         With ``greedy`` the backend may take the argmax on the device in place of calling
-        ``choose``; the ids are the same. The caller ends it by closing the generator, and
-        closes it before position ``context_length`` would be written.
+        ``choose``, and without it follow ``plan``; the ids are the same. The caller ends it by
+        closing the generator, and closes it before position ``context_length`` would be written.
         """
 
     def memory(self) -> MemoryReport:

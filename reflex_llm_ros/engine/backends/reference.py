@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from reflex_llm_ros.engine.backends import reference_ops as ops
-from reflex_llm_ros.engine.backends.base import NextToken, Progress
+from reflex_llm_ros.engine.backends.base import MakePlan, NextToken, no_plan, Progress
 from reflex_llm_ros.engine.backends.reference_cache import KvCache
 from reflex_llm_ros.engine.backends.reference_weights import ReferenceWeights, weight_bytes
 from reflex_llm_ros.engine.config import EngineConfig
@@ -187,7 +187,8 @@ class ReferenceBackend:
         return self._run(tokens, start, True)
 
     def stream(
-        self, token: int, position: int, greedy: bool, choose: NextToken
+        self, token: int, position: int, greedy: bool, choose: NextToken,
+        plan: MakePlan = no_plan
     ) -> Generator[int, None, None]:
         """Decode token by token. See ``Backend.stream``."""
         while True:

@@ -16,10 +16,11 @@
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-from reflex_llm_ros.engine.backends.base import NextToken, Progress
+from reflex_llm_ros.engine.backends.base import MakePlan, NextToken, no_plan, Progress
 from reflex_llm_ros.engine.backends.cuda.buffers import (
     allocate_cache,
     ATTENTION_CHUNK,
@@ -40,6 +41,12 @@ from reflex_llm_ros.engine.backends.cuda.q8_weights import (
     PlanesPlacement,
     STAGING_BYTES,
 )
+from reflex_llm_ros.engine.backends.cuda.sampling import (
+    DeviceSampling,
+    MOST_CANDIDATES,
+    SAMPLE,
+    sampling_bytes,
+)
 from reflex_llm_ros.engine.backends.cuda.steps import CudaSteps
 from reflex_llm_ros.engine.backends.cuda.weights import (
     DeviceTensor,
@@ -47,13 +54,14 @@ from reflex_llm_ros.engine.backends.cuda.weights import (
     WeightPlacement,
 )
 from reflex_llm_ros.engine.config import EngineConfig, FastPaths
-from reflex_llm_ros.engine.errors import EngineError, OutOfMemoryError
+from reflex_llm_ros.engine.errors import DeviceError, EngineError, OutOfMemoryError
 from reflex_llm_ros.engine.gguf_model import GgufModel
 from reflex_llm_ros.engine.memory import kv_bytes_per_position, MemoryReport, plan
 from reflex_llm_ros.engine.models import dense
 
 KERNEL_FILES = (
-    'embed', 'norm', 'gemv', 'gemm', 'rope', 'kv_cache', 'attention', 'elementwise', 'argmax')
+    'embed', 'norm', 'gemv', 'gemm', 'rope', 'kv_cache', 'attention', 'elementwise', 'argmax',
+    SAMPLE)
 STEPS_AHEAD = 2
 """Decode steps launched before the oldest one's token is read."""
 
@@ -92,7 +100,7 @@ class CudaBackend:
         self.device = device
         sizes = model.config
         position_bytes = kv_bytes_per_position(sizes, config.kv_cache)
-        self._scratch_bytes = buffer_bytes(sizes, 0)
+        self._scratch_bytes = buffer_bytes(sizes, 0) + sampling_bytes(sizes.vocab_size)
         split = config.weights == 'auto' and can_split(model)
         choice = Choice(KINDS[config.q8_activations], device.info.multiprocessors)
         if split:
@@ -147,7 +155,9 @@ class CudaBackend:
             decode = PersistentDecode(
                 device, sizes, weights, buffers, cache, config.gemv_activations, launches,
                 self._dispatcher)
-        self._loaded: Loaded | None = Loaded(weights, buffers, steps, decode)
+        sampling = DeviceSampling(
+            device, buffers.tokens[:1], buffers.positions[:1], buffers.logits)
+        self._loaded: Loaded | None = Loaded(weights, buffers, steps, decode, sampling)
 
     def forward(self, tokens: Sequence[int], start: int) -> np.ndarray:
         """Run tokens; logits (V,) float32 of the last. See ``Backend.forward``."""
@@ -164,27 +174,60 @@ class CudaBackend:
         return self.device.download(loaded.buffers.logits)[0]
 
     def stream(
-        self, token: int, position: int, greedy: bool, choose: NextToken
+        self, token: int, position: int, greedy: bool, choose: NextToken,
+        plan: MakePlan = no_plan
     ) -> Generator[int, None, None]:
         """Decode token by token. See ``Backend.stream``."""
+        loaded = self.loaded()
+        sampling = None
         if not greedy:
-            while True:
-                token = choose(self.forward((token,), position))
-                yield token
-                position += 1
-        decode = self.loaded().decode
+            followed = plan(MOST_CANDIDATES) if not self._dispatcher.is_broken(SAMPLE) else None
+            if followed is None:
+                yield from self._stream_by_host(token, position, choose)
+                return
+            sampling = loaded.sampling
+            sampling.begin(followed)
         self._write_input((token,), position)
-        ahead: deque[tuple[int, Callable[[], None]]] = deque()
+        ahead: deque[tuple[Callable[[], int], Callable[[], None]]] = deque()
+        by_host = False
         while True:
-            while len(ahead) < STEPS_AHEAD and position < self.context_length:
-                ahead.append((decode.launch(), self.device.record()))
+            while not by_host and len(ahead) < STEPS_AHEAD and position < self.context_length:
+                number = loaded.decode.launch()
                 position += 1
-            number, wait = ahead.popleft()
+                choice: Callable[[], int] = partial(loaded.decode.chosen, number)
+                if sampling is not None:
+                    try:
+                        sampling.launch(position)
+                    except DeviceError as error:
+                        self._dispatcher.give_up(SAMPLE, SAMPLE, error)
+                        by_host = True
+                        break
+                    choice = partial(sampling.chosen, position)
+                ahead.append((choice, self.device.record()))
+            if not ahead:
+                break
+            choice, wait = ahead.popleft()
             wait()
-            chosen = decode.chosen(number)
+            chosen = choice()
             if chosen < 0:
-                raise EngineError('no logit is a number; the model file may be damaged')
+                raise EngineError(
+                    'logits are NaN or infinite; the model file is damaged or a fast path fails: '
+                    'try the cpu backend')
             yield chosen
+        if not by_host:
+            return
+        # The last step launched is the one whose token could not be chosen.
+        token = choose(self.device.download(loaded.buffers.logits)[0])
+        yield token
+        yield from self._stream_by_host(token, position, choose)
+
+    def _stream_by_host(
+        self, token: int, position: int, choose: NextToken
+    ) -> Generator[int, None, None]:
+        while True:
+            token = choose(self.forward((token,), position))
+            yield token
+            position += 1
 
     def memory(self) -> MemoryReport:
         """Say what is held, and what the device has free. See ``Backend.memory``."""
@@ -277,9 +320,11 @@ class Loaded:
 
     def __init__(
         self, weights: dense.DenseWeights[DeviceTensor], buffers: Buffers,
-        steps: CudaSteps | Q8Steps, decode: DecodeStep | PersistentDecode
+        steps: CudaSteps | Q8Steps, decode: DecodeStep | PersistentDecode,
+        sampling: DeviceSampling
     ) -> None:
         self.weights = weights
         self.buffers = buffers
         self.steps = steps
         self.decode = decode
+        self.sampling = sampling

@@ -63,6 +63,10 @@ class Dispatcher:
             return
         raise DeviceError(f'no variant of {operation} works on this device')
 
+    def is_broken(self, name: str) -> bool:
+        """Whether a variant has failed."""
+        return name in self._broken
+
     def give_up(self, operation: str, name: str, error: Exception) -> None:
         """Never try a variant again: log it and count it."""
         self._broken.add(name)
