@@ -27,11 +27,21 @@
 #include "decode_multiply.cuh"
 
 // The token's row of the table, a share of it a block, into the residual stream.
-template <class Format>
-__device__ __forceinline__ void embed(float *x, const Stage &table, int token) {
-  for (int i = blockIdx.x * THREADS + threadIdx.x; i < EMBEDDING; i += gridDim.x * THREADS) {
-    const PackedPlace place(token / QUAD, token % QUAD, table.steps, i / 256, i % 256 / 32);
-    x[i] = Format::weight(table.weights + place.step * Format::BYTES, place, i % 32);
+template <class First, class... Rest>
+__device__ __forceinline__ void embed_as(int format, float *x, const Stage &table, int token) {
+  if constexpr (sizeof...(Rest) > 0) {
+    if (format > 0) {
+      embed_as<Rest...>(format - 1, x, table, token);
+      return;
+    }
+  }
+  for (int four = blockIdx.x * THREADS + threadIdx.x; four < EMBEDDING / 4;
+       four += gridDim.x * THREADS) {
+    const PackedPlace place(token / QUAD, token % QUAD, table.steps, four / 8);
+    float w[4];
+    First::dequantize4(w, table.weights + place.step * First::BYTES, place.half, place.lane,
+                       four % 8);
+    reinterpret_cast<float4 *>(x)[four] = make_float4(w[0], w[1], w[2], w[3]);
   }
 }
 
@@ -99,11 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   __syncthreads();
   const Work &work = block.work;
   const int place = *position;
-  if (table->type == PACKED_Q4K) {
-    embed<PackedQ4K>(work.x, *table, *token);
-  } else {
-    embed<PackedQ6K>(work.x, *table, *token);
-  }
+  embed_as<DECODE_FORMATS>(table->format, work.x, *table, *token);
   Stage stage = stages[0];
   const float *norm = layers[0].attn_norm;
   block.grid_barrier();
@@ -120,11 +126,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       quantize<FEED_FORWARD, false>(shared, work.hidden, nullptr, eps);
     }
     const Share share(stage.quads);
-    if (stage.type == PACKED_Q4K) {
-      multiply<PackedQ4K>(block, kind, share, stage.steps, logits);
-    } else {
-      multiply<PackedQ6K>(block, kind, share, stage.steps, logits);
-    }
+    multiply_as<DECODE_FORMATS>(stage.format, block, kind, share, stage.steps, logits);
     __syncthreads();
     finish_shared(block, kind, share, stage.steps, logits);
     if (kind == HEAD) break;

@@ -17,7 +17,7 @@
 
 #pragma once
 
-#include "packed.cuh"
+#include "packed_formats.cuh"
 
 #ifndef DECODE_EMBEDDING
 #define DECODE_EMBEDDING 2560
@@ -27,6 +27,7 @@
 #define DECODE_VOCAB 151936
 #define DECODE_WORDS 2
 #define DECODE_DEPTH 6
+#define DECODE_FORMATS PackedQ4K, PackedQ6K  // of the model; a stage has one's number
 #endif
 
 constexpr int EMBEDDING = DECODE_EMBEDDING, FEED_FORWARD = DECODE_FEED_FORWARD;
@@ -37,6 +38,8 @@ constexpr int WARPS = 12, THREADS = WARPS * WARP_SIZE;
 constexpr int SHARED_HEADS = HEADS / GROUPS;  // query heads of one key/value head
 constexpr int QUERY = HEADS * DIM, KEY = GROUPS * DIM;
 constexpr int LONGEST = FEED_FORWARD > QUERY ? FEED_FORWARD : QUERY;
+constexpr int MAX_STEP_BYTES = most_step_bytes<DECODE_FORMATS>();
+constexpr int MIN_STEP_BYTES = least_step_bytes<DECODE_FORMATS>();
 constexpr int RING_BYTES = WARPS * DEPTH * MAX_STEP_BYTES;
 constexpr int POSITIONS_A_PART = 32;
 constexpr float LOG2_E = 1.44269504088896341f, NOTHING = -1e30f;
@@ -53,7 +56,7 @@ constexpr int LAYER_STAGES = 5;
 // One matrix in the packed layout.
 struct Stage {
   const uint8_t *weights;
-  int32_t quads, steps, type, unused;
+  int32_t quads, steps, format, step_bytes;
 };
 
 // What a layer has besides matrices: norms (fp32) and caches [positions][GROUPS][DIM] (fp16).

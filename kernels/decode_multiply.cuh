@@ -124,3 +124,16 @@ __device__ __forceinline__ void finish_shared(Block &block, int kind, const Shar
   }
   finish_or_choose(block, kind, share.first + quad, row, a, b, logits);
 }
+
+// Multiplies with a matrix of the format that has a number in the list.
+template <class First, class... Rest>
+__device__ __forceinline__ void multiply_as(int format, Block &block, int kind,
+                                            const Share &share, int steps, float *logits) {
+  if constexpr (sizeof...(Rest) > 0) {
+    if (format > 0) {
+      multiply_as<Rest...>(format - 1, block, kind, share, steps, logits);
+      return;
+    }
+  }
+  multiply<First>(block, kind, share, steps, logits);
+}

@@ -58,15 +58,17 @@ __device__ __forceinline__ int first_step(int steps, int warp) {
   return int(uint32_t(steps) * warp / WARPS);
 }
 
+constexpr int COPY_BYTES = WARP_SIZE * 16;  // that a warp copies at once
+
 // Copies this warp's steps of all stages, one after the other, into its ring.
 struct Stream {
   const Stage *stages;
-  int stage, stage_count, left, type, slot;
+  int stage, stage_count, left, step_bytes, slot;
   const uint8_t *from;
   uint8_t *ring;
 
   __device__ __forceinline__ Stream(const Stage *all, int count, uint8_t *warp_ring)
-      : stages(all), stage(-1), stage_count(count), left(0), type(0), slot(0), from(nullptr),
+      : stages(all), stage(-1), stage_count(count), left(0), step_bytes(0), slot(0), from(nullptr),
         ring(warp_ring) {
     for (int i = 0; i < DEPTH - 1; ++i) copy_step();
   }
@@ -78,9 +80,8 @@ struct Stream {
       const int warp = threadIdx.x / WARP_SIZE, steps = share.count * next.steps;
       const int first = first_step(steps, warp);
       left = first_step(steps, warp + 1) - first;
-      type = next.type;
-      from = next.weights + (int64_t(share.first) * next.steps + first) *
-                                (type == PACKED_Q4K ? PackedQ4K::BYTES : PackedQ6K::BYTES);
+      step_bytes = next.step_bytes;
+      from = next.weights + (int64_t(share.first) * next.steps + first) * step_bytes;
     }
   }
 
@@ -95,16 +96,12 @@ struct Stream {
     if (left > 0) {
       uint8_t *const to = ring + slot * MAX_STEP_BYTES + lane * 16;
       const uint8_t *const source = from + lane * 16;
-      copy_async(to, source);
-      copy_async(to + 512, source + 512);
-      if (type == PACKED_Q4K) {
-        if (lane < 8) copy_async(to + 1024, source + 1024);
-        from += PackedQ4K::BYTES;
-      } else {
-        copy_async(to + 1024, source + 1024);
-        if (lane < 9) copy_async(to + 1536, source + 1536);
-        from += PackedQ6K::BYTES;
+#pragma unroll
+      for (int at = 0; at < MAX_STEP_BYTES; at += COPY_BYTES) {
+        const bool whole = at + COPY_BYTES <= MIN_STEP_BYTES;
+        if (whole || at + lane * 16 < step_bytes) copy_async(to + at, source + at);
       }
+      from += step_bytes;
       --left;
     }
     end_copy_group();

@@ -47,7 +47,7 @@ class ShimDevice:
     def free_bytes(self) -> int:
         return self._free_bytes
 
-    def load(self, file: str, defines: Mapping[str, int] | None = None) -> None:
+    def load(self, file: str, defines: Mapping[str, int | str] | None = None) -> None:
         self.loaded.append(file)
         if defines:
             self._shim.define(file, defines)

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gguf import GGMLQuantizationType
 import numpy as np
 import pytest
 from reflex_llm_ros.engine.backends.cuda.persistent import PersistentDecode
@@ -41,6 +42,21 @@ def wide_qwen3_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope='session')
+def every_type_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Generate a Qwen3 with a matrix of every type that has a packed layout."""
+    kinds = GGMLQuantizationType
+    groups = {
+        'attn_q': kinds.Q5_K, 'attn_k': kinds.Q5_K, 'attn_v': kinds.Q8_0,
+        'attn_output': kinds.Q4_0, 'ffn_gate': kinds.Q4_1, 'ffn_up': kinds.Q4_1,
+        'ffn_down': kinds.Q5_0}
+    types = {f'blk.0.{name}.weight': kind for name, kind in groups.items()}
+    types['blk.1.attn_output.weight'] = kinds.Q5_1
+    path = tmp_path_factory.mktemp('models') / 'every-type.gguf'
+    generate(str(path), SHAPE, types=types, seed=6)
+    return path
+
+
 @pytest.fixture
 def device(make_device: Callable[..., Any]) -> Any:
     """Return a device with the shared memory of one; the shim's runs one block."""
@@ -50,16 +66,18 @@ def device(make_device: Callable[..., Any]) -> Any:
     return device
 
 
+@pytest.mark.parametrize('name', ['wide_qwen3_path', 'every_type_path'])
 @pytest.mark.parametrize('activations', ['a8', 'a8x2'])
 def test_decoding_agrees_with_the_oracle(
-    activations: str, wide_qwen3_path: Path, device: Any, open_backend: Any, oracle: Any,
-    rng: np.random.Generator
+    name: str, activations: str, request: pytest.FixtureRequest, device: Any, open_backend: Any,
+    oracle: Any, rng: np.random.Generator
 ) -> None:
+    path = request.getfixturevalue(name)
     tokens = [int(token) for token in rng.integers(0, SHAPE.vocab_size, 12)]
-    backend = open_backend(wide_qwen3_path, device, gemv_activations=activations)
+    backend = open_backend(path, device, gemv_activations=activations)
     assert isinstance(backend.loaded().decode, PersistentDecode)
     backend.forward(tokens[:6], 0)
-    expected = oracle(wide_qwen3_path, tokens)
+    expected = oracle(path, tokens)
     divergences = [
         kl_divergence(expected[position], backend.forward(tokens[position:position + 1], position))
         for position in range(6, len(tokens))]

@@ -187,9 +187,9 @@ class PlainShim:
 
     def __init__(self) -> None:
         self._libraries: dict[str, ctypes.CDLL] = {}
-        self._defines: dict[str, tuple[tuple[str, int], ...]] = {}
+        self._defines: dict[str, tuple[tuple[str, int | str], ...]] = {}
 
-    def define(self, family: str, defines: Mapping[str, int]) -> None:
+    def define(self, family: str, defines: Mapping[str, int | str]) -> None:
         """Compile a kernel file with these macros from now on."""
         self._defines[family] = tuple(defines.items())
         self._libraries.pop(family, None)

@@ -70,7 +70,7 @@ def kernel_names(family: str) -> Sequence[str]:
 
 @functools.cache
 def build_library(
-    family: str, sanitize: bool, defines: tuple[tuple[str, int], ...] = ()
+    family: str, sanitize: bool, defines: tuple[tuple[str, int | str], ...] = ()
 ) -> Path:
     """
     Shared library with the kernels of one file and the function ``shim_launch``.

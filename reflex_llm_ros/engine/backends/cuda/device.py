@@ -84,7 +84,7 @@ class CudaDevice:
             free = int(cp.cuda.runtime.memGetInfo()[0])
         return max(free, host_free_bytes()) if self.info.integrated else free
 
-    def load(self, file: str, defines: Mapping[str, int] | None = None) -> None:
+    def load(self, file: str, defines: Mapping[str, int | str] | None = None) -> None:
         """
         Compile and load kernels/``file``.cu; raises EngineError where that fails.
 

@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""K-quant matrices in the packed layout of kernels/packed.cuh, repacked on the device."""
+"""Matrices in the packed layout of kernels/packed.cuh, repacked on the device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,8 +25,14 @@ REPACK = 'repack'
 BLOCK = 128
 QUAD = 4
 STEP_COLUMNS = 512
-STEP_BYTES = {'q4k': 1152, 'q6k': 1680}
-TYPE_NUMBERS = {'q4k': 0, 'q6k': 1}
+STEP_BYTES = {
+    'q4k': 1152, 'q5k': 1408, 'q6k': 1680, 'q4_0': 1152, 'q4_1': 1280, 'q5_0': 1408,
+    'q5_1': 1536, 'q8_0': 2176}
+"""Bytes of a step of four rows by STEP_COLUMNS, by type: those of the file's blocks."""
+FORMATS = {
+    'q4k': 'PackedQ4K', 'q5k': 'PackedQ5K', 'q6k': 'PackedQ6K', 'q4_0': 'PackedQ4_0',
+    'q4_1': 'PackedQ4_1', 'q5_0': 'PackedQ5_0', 'q5_1': 'PackedQ5_1', 'q8_0': 'PackedQ8_0'}
+"""What kernels call the layout of a type."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ def _pack(
     for matrix, place in zip(matrices, places, strict=True):
         threads = matrix.rows * matrix.columns // 32
         device.launch(kernel, (-(-threads // BLOCK),), BLOCK, (
-            data, matrix.data, np.int32(matrix.rows), np.int32(matrix.columns),
+            data, matrix.data, np.int32(0), np.int32(matrix.rows), np.int32(matrix.columns),
             *(np.int32(number) for number in place)))
     return PackedMatrix(
         data, first.kernel_type, sum(matrix.rows for matrix in matrices), first.columns)

@@ -14,7 +14,7 @@
 
 """The decode step as one persistent kernel (kernels/decode.cu) over packed weights."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import logging
 import math
 from typing import Any
@@ -26,14 +26,15 @@ from reflex_llm_ros.engine.backends.cuda.device_info import DeviceInfo
 from reflex_llm_ros.engine.backends.cuda.dispatch import Dispatcher
 from reflex_llm_ros.engine.backends.cuda.packed import (
     can_pack,
+    FORMATS,
     pack,
     pack_pair,
     packed_bytes,
     PackedMatrix,
     QUAD,
     REPACK,
+    STEP_BYTES,
     STEP_COLUMNS,
-    TYPE_NUMBERS,
 )
 from reflex_llm_ros.engine.backends.cuda.steps import turns
 from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor, MATRIX_TYPES
@@ -51,7 +52,7 @@ DEPTHS = (10, 9, 8, 7, 6, 5, 4)
 """Steps of a warp's ring, the most that fit a block's shared memory are taken."""
 
 STAGE = np.dtype([('weights', np.uint64), ('quads', np.int32), ('steps', np.int32),
-                  ('type', np.int32), ('unused', np.int32)])
+                  ('format', np.int32), ('step_bytes', np.int32)])
 LAYER = np.dtype([(name, np.uint64) for name in (
     'attn_norm', 'q_norm', 'k_norm', 'ffn_norm', 'keys', 'values')])
 SMALLEST_SHARED_BYTES = 128 << 10
@@ -78,7 +79,7 @@ def refusal(
     if kv_cache != 'f16':
         return f'its cache is {kv_cache}'
     if config.vocab_size % QUAD or not all(map(can_pack, _matrices(weights))):
-        return 'its matrices are not all whole rows of Q4_K and Q6_K'
+        return 'its matrices are not all of types and sizes that can be packed'
     return ''
 
 
@@ -100,8 +101,10 @@ def persistent_bytes(info: DeviceInfo, model: GgufModel, kv_cache: str) -> int:
     return sum(map(packed_bytes, _matrices(weights))) + buffers
 
 
-def defines(config: ModelConfig, activations: str, depth: int) -> dict[str, int]:
-    """Return the sizes that kernels/decode.cu is compiled for."""
+def defines(
+    config: ModelConfig, types: Sequence[str], activations: str, depth: int
+) -> dict[str, int | str]:
+    """Return what kernels/decode.cu is compiled for; stages number the types in this order."""
     return {
         'DECODE_EMBEDDING': config.embedding_length,
         'DECODE_FEED_FORWARD': config.feed_forward_length,
@@ -110,6 +113,7 @@ def defines(config: ModelConfig, activations: str, depth: int) -> dict[str, int]
         'DECODE_VOCAB': config.vocab_size,
         'DECODE_WORDS': WORDS[activations],
         'DECODE_DEPTH': depth,
+        'DECODE_FORMATS': ', '.join(FORMATS[kind] for kind in types),
     }
 
 
@@ -130,9 +134,10 @@ class PersistentDecode:
         self._dispatcher = dispatcher
         self._taken_over: int | None = None
         self._blocks = device.info.multiprocessors
-        self._shared_bytes = self._compile(config, activations)
+        types = _types(weights)
+        self._shared_bytes = self._compile(config, types, activations)
         device.load(REPACK)
-        packed = _Packer(device, weights)
+        packed = _Packer(device, weights, types)
         parts = _parts(config, self._blocks)
         work = {name: device.upload(np.zeros(shape, dtype)) for name, shape, dtype in
                 _work_shapes(config, self._blocks)}
@@ -175,10 +180,10 @@ class PersistentDecode:
             return self._simpler.chosen(self._numbers[number % RING_LENGTH])
         return int(self._ring[number % RING_LENGTH])
 
-    def _compile(self, config: ModelConfig, activations: str) -> int:
+    def _compile(self, config: ModelConfig, types: Sequence[str], activations: str) -> int:
         """Load the kernel with the deepest ring that fits; bytes of shared memory it takes."""
         for depth in DEPTHS:
-            self._device.load(DECODE, defines(config, activations, depth))
+            self._device.load(DECODE, defines(config, types, activations, depth))
             size = self._device.upload(np.zeros(1, np.int32))
             self._device.launch(
                 self._device.function(DECODE, 'decode_shared_bytes'), (1,), 1, (size,))
@@ -191,7 +196,10 @@ class PersistentDecode:
 class _Packer:
     """Stages of the kernel, in its order, and what holds their weights."""
 
-    def __init__(self, device: Any, weights: DenseWeights[DeviceTensor]) -> None:
+    def __init__(
+        self, device: Any, weights: DenseWeights[DeviceTensor], types: Sequence[str]
+    ) -> None:
+        self._types = types
         self.matrices: list[PackedMatrix] = []
         self.stages: list[tuple[int, ...]] = []
         for layer in weights.layers:
@@ -206,16 +214,20 @@ class _Packer:
         if weights.token_embd is not weights.output:
             table = pack(device, (weights.token_embd,))
             self.matrices.append(table)
-            self.table = _stage(table)
+            self.table = self._stage(table)
 
     def _add(self, matrix: PackedMatrix) -> None:
         self.matrices.append(matrix)
-        self.stages.append(_stage(matrix))
+        self.stages.append(self._stage(matrix))
+
+    def _stage(self, matrix: PackedMatrix) -> tuple[int, ...]:
+        return (_address(matrix.data), matrix.rows // QUAD, matrix.columns // STEP_COLUMNS,
+                self._types.index(matrix.kernel_type), STEP_BYTES[matrix.kernel_type])
 
 
-def _stage(matrix: PackedMatrix) -> tuple[int, ...]:
-    return (_address(matrix.data), matrix.rows // QUAD, matrix.columns // STEP_COLUMNS,
-            TYPE_NUMBERS[matrix.kernel_type], 0)
+def _types(weights: DenseWeights[DeviceTensor]) -> tuple[str, ...]:
+    """Types of a model's matrices, each once."""
+    return tuple(sorted({matrix.kernel_type for group in _matrices(weights) for matrix in group}))
 
 
 def _matrices(weights: DenseWeights[DeviceTensor]) -> Iterator[tuple[DeviceTensor, ...]]:

@@ -37,7 +37,7 @@ def kernel_folder() -> Path:
     return Path(str(files('reflex_llm_ros'))) / 'kernels'
 
 
-def kernel_source(name: str, defines: Mapping[str, int] | None = None) -> KernelSource:
+def kernel_source(name: str, defines: Mapping[str, int | str] | None = None) -> KernelSource:
     """Read ``name``.cu, with macros before its first line, and the project's headers."""
     folder = kernel_folder()
     macros = ''.join(f'#define {macro} {value}\n' for macro, value in (defines or {}).items())

@@ -1,0 +1,156 @@
+// Copyright 2026 The reflex_llm_ros authors
+//
+// Licensed under the Apache License, Version 2.0 (the "License");
+// you may not use this file except in compliance with the License.
+// You may obtain a copy of the License at
+//
+//     http://www.apache.org/licenses/LICENSE-2.0
+//
+// Unless required by applicable law or agreed to in writing, software
+// distributed under the License is distributed on an "AS IS" BASIS,
+// WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+// See the License for the specific language governing permissions and
+// limitations under the License.
+
+// K-quants in the packed layout (packed.cuh). Eight groups share a block of the file: lanes 8b to
+// 8b + 7 of a half. Scales lie by block: half * 4 + lane / 8 of a step's eight.
+//
+//   Q4_K  1152 bytes: nibbles [64][16], then 16 bytes a block: d, dmin, and 12 bits a group, scale
+//         and min
+//   Q5_K  1408 bytes: nibbles, fifth bits [64][4], then as Q4_K
+//   Q6_K  1680 bytes: nibbles, upper bits [64][8], scales [64][2], d [8]
+
+#pragma once
+
+#include "packed.cuh"
+
+// The 16 bytes that Q4_K and Q5_K have for a block.
+struct BlockScales {
+  static constexpr int PLANE = 128;  // of a step
+
+  float d, dmin;
+  uint32_t scale, min;
+
+  __device__ __forceinline__ BlockScales(const uint8_t *plane, int half, int lane) {
+    const uint4 s = reinterpret_cast<const uint4 *>(plane)[half * 4 + lane / 8];
+    const int sub = lane % 8;
+    const uint32_t bits_low = sub < 3 ? s.y : sub < 6 ? s.z : s.w;
+    const uint32_t bits_high = sub < 3 ? s.z : s.w;
+    const uint32_t fields = __funnelshift_r(bits_low, bits_high, 12 * sub & 31);
+    d = half_to_float(half_t(s.x & 0xffff));
+    dmin = half_to_float(half_t(s.x >> 16));
+    scale = fields & 63;
+    min = fields >> 6 & 63;
+  }
+
+  // A sum of levels times activations, in units, is that of the weights.
+  __device__ __forceinline__ float weighted(int total, const ActivationScale &x) const {
+    const float weighted = __int2float_rn(total * int(scale)) * (d * x.unit);
+    return fmaf(-dmin * x.sum, __int2float_rn(int(min)), weighted);
+  }
+  __device__ __forceinline__ void dequantize(float *w, uint32_t levels) const {
+    dequantize4(w, levels, d * float(scale), -dmin * float(min));
+  }
+};
+
+struct PackedQ4K {
+  static constexpr int BYTES = Nibbles::PLANE + BlockScales::PLANE;
+
+  template <int WORDS>
+  static __device__ __forceinline__ float dot(const uint8_t *step, int half, int lane,
+                                              const Activations<WORDS> &x,
+                                              const ActivationScale &scale) {
+    const Nibbles q(step, half, lane);
+    const BlockScales scales(step + Nibbles::PLANE, half, lane);
+    uint32_t low[4], high[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      low[i] = q.low(i);
+      high[i] = q.words[i] & 0xf0f0f0f0u;  // sixteen times the nibble: taken back below
+    }
+    return scales.weighted(dot16<UnsignedBytes, WORDS>(low, x.first) +
+                               (dot16<UnsignedBytes, WORDS>(high, x.last) >> 4), scale);
+  }
+
+  static __device__ __forceinline__ void dequantize4(float *w, const uint8_t *step, int half,
+                                                     int lane, int word) {
+    const BlockScales scales(step + Nibbles::PLANE, half, lane);
+    scales.dequantize(w, Nibbles::four(step, half, lane, word));
+  }
+};
+
+struct PackedQ5K {
+  static constexpr int FIFTH = Nibbles::PLANE, SCALES = FIFTH + 256;
+  static constexpr int BYTES = SCALES + BlockScales::PLANE;
+
+  template <int WORDS>
+  static __device__ __forceinline__ float dot(const uint8_t *step, int half, int lane,
+                                              const Activations<WORDS> &x,
+                                              const ActivationScale &scale) {
+    const Nibbles q(step, half, lane);
+    const uint32_t fifth = lane_part<uint32_t>(step + FIFTH, half, lane);
+    const BlockScales scales(step + SCALES, half, lane);
+    uint32_t low[4], high[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      low[i] = q.low(i, fifth);
+      high[i] = q.high(i, fifth);
+    }
+    return scales.weighted(dot16<UnsignedBytes, WORDS>(low, x.first) +
+                               dot16<UnsignedBytes, WORDS>(high, x.last), scale);
+  }
+
+  static __device__ __forceinline__ void dequantize4(float *w, const uint8_t *step, int half,
+                                                     int lane, int word) {
+    const uint32_t fifth = lane_part<uint32_t>(step + FIFTH, half, lane);
+    const BlockScales scales(step + SCALES, half, lane);
+    scales.dequantize(w, Nibbles::four(step, half, lane, word, fifth));
+  }
+};
+
+struct PackedQ6K {
+  static constexpr int UPPER = Nibbles::PLANE, SCALES = UPPER + 512, FACTORS = SCALES + 128;
+  static constexpr int BYTES = FACTORS + 16;
+
+  static __device__ __forceinline__ float factor(const uint8_t *step, int half, int lane) {
+    return half_to_float(
+        reinterpret_cast<const half_t *>(step + FACTORS)[half * 4 + lane / 8]);
+  }
+
+  template <int WORDS>
+  static __device__ __forceinline__ float dot(const uint8_t *step, int half, int lane,
+                                              const Activations<WORDS> &x,
+                                              const ActivationScale &scale) {
+    const Nibbles q(step, half, lane);
+    const uint2 h = lane_part<uint2>(step + UPPER, half, lane);
+    const uint32_t scales = lane_part<uint16_t>(step + SCALES, half, lane);
+    const float d = factor(step, half, lane);
+    uint32_t low[4], high[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t upper = i < 2 ? h.x : h.y;
+      const bool second = i & 1;
+      low[i] = q.low(i) | ((second ? upper : upper << 4) & 0x30303030u);
+      high[i] = q.high(i) | ((second ? upper >> 2 : upper << 2) & 0x30303030u);
+    }
+    const int first = dot16<UnsignedBytes, WORDS>(low, x.first) - 32 * scale.low;
+    const int last = dot16<UnsignedBytes, WORDS>(high, x.last) - 32 * scale.high;
+    const float low_scale = __int2float_rn(int8_t(scales));
+    const float high_scale = __int2float_rn(int8_t(scales >> 8));
+    return d * scale.unit *
+           fmaf(low_scale, __int2float_rn(first), high_scale * __int2float_rn(last));
+  }
+
+  static __device__ __forceinline__ void dequantize4(float *w, const uint8_t *step, int half,
+                                                     int lane, int word) {
+    const uint8_t *const upper = step + UPPER + (half * WARP_SIZE + lane) * 8;
+    const uint32_t bits = reinterpret_cast<const uint32_t *>(upper)[word % 4 / 2];
+    const int field = word % 2 * 2 + word / 4;
+    const uint32_t levels = Nibbles::four(step, half, lane, word) |
+                            (bits >> 2 * field & 0x03030303u) << 4;
+    const uint32_t scales = lane_part<uint16_t>(step + SCALES, half, lane);
+    const float scale =
+        factor(step, half, lane) * float(int8_t(word < 4 ? scales : scales >> 8));
+    ::dequantize4(w, levels, scale, -32.0f * scale);
+  }
+};
