@@ -13,39 +13,55 @@
 # limitations under the License.
 
 """
-One prefill and 16 decode steps of a generated model, for compute-sanitizer.
+One prefill and 16 decode steps of generated models, for compute-sanitizer.
 
 ``compute-sanitizer --tool memcheck python test/cuda/sanitize.py`` and the same with
-``--tool racecheck``.
+``--tool racecheck``. A first run without it fills the cache of compiled kernels.
 """
 
+from dataclasses import replace
 from pathlib import Path
 import tempfile
 
 import numpy as np
 from reflex_llm_ros.engine.backends.cuda.opening import open_cuda_backend, open_device
+from reflex_llm_ros.engine.backends.cuda.persistent import PersistentDecode
 from reflex_llm_ros.engine.config import EngineConfig
 from reflex_llm_ros.engine.gguf_model import GgufModel
-from reflex_llm_ros.synthetic.model_shape import PRESETS
+from reflex_llm_ros.synthetic.model_shape import TINY
 from reflex_llm_ros.synthetic.qwen3_gguf import generate
 
 PROMPT = list(range(40))
 STEPS = 16
+WIDE = replace(
+    TINY, embedding_length=512, feed_forward_length=1024, head_dim=128, vocab_size=512)
+"""Large enough for the persistent decode kernel."""
+
+RUNS = (
+    (TINY, 'q4_k_m', {'kv_cache': 'f16'}),
+    (TINY, 'q4_k_m', {'kv_cache': 'int8'}),
+    (TINY, 'q8_0', {'q8_activations': 'a8x2'}),
+    (WIDE, 'q4_k_m', {'gemv_activations': 'a8x2'}),
+    (WIDE, 'q4_k_m', {'gemv_activations': 'a8'}),
+)
 
 
 def main() -> None:
-    """Run on float16 and on int8 caches."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / 'tiny.gguf')
-        generate(path, PRESETS['tiny'], seed=1)
-        for kv_cache in ('f16', 'int8'):
+    """Decode with each of the runs' models and settings."""
+    for shape, mix, settings in RUNS:
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder) / 'model.gguf')
+            generate(path, shape, mix=mix, seed=1)
             backend = open_cuda_backend(
-                GgufModel.open(path),
-                EngineConfig(path, context_length=128, kv_cache=kv_cache),
+                GgufModel.open(path), EngineConfig(path, context_length=128, **settings),
                 open_device(0), lambda fraction, phrase: None)
+            decode = backend.loaded().decode
+            assert isinstance(decode, PersistentDecode) == (shape is WIDE)
             token = int(np.argmax(backend.forward(PROMPT, 0)))
             stream = backend.stream(token, len(PROMPT), True, lambda logits: 0)
-            print(kv_cache, [token, *(next(stream) for _ in range(STEPS - 1))])
+            ids = [token, *(next(stream) for _ in range(STEPS - 1))]
+            print(f'{mix} {settings} {type(decode).__name__}: {ids}', flush=True)
+            assert backend.counters() == {}, backend.counters()
             backend.close()
 
 
