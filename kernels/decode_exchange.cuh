@@ -41,7 +41,7 @@ __device__ __forceinline__ ulonglong2 load_two_words(const uint64_t *from) {
 __device__ __forceinline__ void store_word(uint64_t *to, uint64_t word) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(to), "l"(word) : "memory");
 }
-// Where blocks run one after the other or as fibers, a waiting one lets others run.
+// Where blocks are fibers of one thread, a waiting one lets others run.
 __device__ __forceinline__ void yield_block() {}
 #else
 struct ulonglong2 {
@@ -50,7 +50,7 @@ struct ulonglong2 {
 static inline uint64_t load_word(const uint64_t *from) { return *from; }
 static inline ulonglong2 load_two_words(const uint64_t *from) { return {from[0], from[1]}; }
 static inline void store_word(uint64_t *to, uint64_t word) { *to = word; }
-static inline void yield_block() {}
+static inline void yield_block() { shim::yield(); }
 #endif
 
 // One value a word.

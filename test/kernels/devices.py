@@ -21,6 +21,9 @@ passed by value with exactly its type (Python numbers are refused: their size is
 kernel's business to guess). A writeable array holds the kernel's result afterwards; a read-only
 one is an input. The same array given twice is one buffer, so a kernel may work in place.
 
+The shims run blocks one after the other, or ``together`` in a random order, so that they may wait
+for each other; ``seed`` is printed when one is made and gives the same orders again.
+
 * ``CheckedShim``: compiled with the address and undefined-behaviour sanitizers, in a process of
   its own; each buffer is an allocation of exactly its size.
 * ``PlainShim``: no sanitizers, in this process, arrays used where they lie: for running a whole
@@ -28,8 +31,9 @@ one is an input. The same array given twice is one buffer, so a kernel may work 
 * ``GpuDevice``: CuPy, on the current device; arrays are copied to it and back.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import ctypes
+import itertools
 import os
 import struct
 import subprocess
@@ -68,6 +72,14 @@ def _triple(size: Any) -> tuple[int, int, int]:
     return (*sizes, 1, 1, 1)[:3]
 
 
+def _orders(seed: int | None) -> Iterator[int]:
+    """Return a number for each launch, by which the shim orders blocks and threads."""
+    if seed is None:
+        seed = int.from_bytes(os.urandom(4), 'little')
+    print(f'order seed: {seed}')
+    return (order & 0xffffffff for order in itertools.count(seed))
+
+
 def _check(argument: Any) -> None:
     if isinstance(argument, np.ndarray):
         if not argument.flags.c_contiguous:
@@ -81,24 +93,23 @@ class CheckedShim:
 
     name = 'shim'
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int | None = None) -> None:
         self._workers: dict[str, _Worker] = {}
-        self._launches = 0
+        self._orders = _orders(seed)
 
     def run(
         self, family: str, kernel: str, grid: Any, block: Any, args: Sequence[Any],
-        shared_bytes: int = 0
+        shared_bytes: int = 0, together: bool = False
     ) -> None:
         """Launch a kernel; raises KernelError when it or the sanitizer objects."""
         for argument in args:
             _check(argument)
         if family not in self._workers:
             self._workers[family] = _Worker(family)
-        self._launches += 1
-        order = self._launches & 1
         try:
             self._workers[family].run(
-                kernel, _triple(grid), _triple(block), shared_bytes, order, args)
+                kernel, _triple(grid), _triple(block), shared_bytes, next(self._orders), together,
+                args)
         except BrokenPipeError:
             raise KernelError(self._workers.pop(family).report()) from None
 
@@ -123,11 +134,11 @@ class _Worker:
 
     def run(
         self, kernel: str, grid: tuple[int, int, int], block: tuple[int, int, int],
-        shared_bytes: int, order: int, args: Sequence[Any]
+        shared_bytes: int, order: int, together: bool, args: Sequence[Any]
     ) -> None:
         """Send one launch and read its outputs; raises BrokenPipeError when the worker ends."""
-        self._write(struct.pack('=64s6IQ2I', kernel.encode(), *grid, *block, shared_bytes, order,
-                                len(args)))
+        self._write(struct.pack('=64s6IQ2IQ', kernel.encode(), *grid, *block, shared_bytes, order,
+                                together, len(args)))
         outputs: list[np.ndarray] = []
         seen: dict[int, int] = {}
         for index, argument in enumerate(args):
@@ -185,7 +196,8 @@ class PlainShim:
 
     name = 'plain shim'
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int | None = None) -> None:
+        self._orders = _orders(seed)
         self._libraries: dict[str, ctypes.CDLL] = {}
         self._defines: dict[str, tuple[tuple[str, int | str], ...]] = {}
 
@@ -196,7 +208,7 @@ class PlainShim:
 
     def run(
         self, family: str, kernel: str, grid: Any, block: Any, args: Sequence[Any],
-        shared_bytes: int = 0
+        shared_bytes: int = 0, together: bool = False
     ) -> None:
         """Launch a kernel; raises KernelError when the shim objects."""
         if family not in self._libraries:
@@ -214,8 +226,9 @@ class PlainShim:
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         status = self._libraries[family].shim_launch(
             kernel.encode(), (ctypes.c_uint * 3)(*_triple(grid)),
-            (ctypes.c_uint * 3)(*_triple(block)), ctypes.c_size_t(shared_bytes), 0, len(args),
-            pointers, sizes, error, ctypes.c_size_t(_ERROR_BYTES))
+            (ctypes.c_uint * 3)(*_triple(block)), ctypes.c_size_t(shared_bytes),
+            ctypes.c_uint(next(self._orders)), int(together), len(args), pointers, sizes, error,
+            ctypes.c_size_t(_ERROR_BYTES))
         if status != 0:
             raise KernelError(f'{kernel}: {error.value.decode()}')
 

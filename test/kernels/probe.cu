@@ -14,7 +14,7 @@
 
 // Kernels that test the shim itself: one for each thing that it must do or must catch.
 
-#include "device.cuh"
+#include "decode_exchange.cuh"
 
 extern "C" __global__ void probe_reverse(float *__restrict__ y, const float *__restrict__ x,
                                          int32_t count) {
@@ -91,4 +91,42 @@ extern "C" __global__ void probe_shared_overflow(float *__restrict__ y, int32_t 
   alias[threadIdx.x] = 1.0f;
   __syncthreads();
   y[threadIdx.x] = alias[index];
+}
+
+// Each block waits for the one before it, adds to its sum and passes it on.
+extern "C" __global__ void probe_pass_on(uint64_t *__restrict__ slots, float *__restrict__ y,
+                                         uint32_t tag) {
+  __shared__ float sum;
+  DYNAMIC_SHARED(float, added);
+  if (threadIdx.x == 0) {
+    float before[1] = {0.0f};
+    if (blockIdx.x > 0) await(before, slots + blockIdx.x - 1, 1, tag);
+    sum = before[0];
+  }
+  added[threadIdx.x] = float(blockIdx.x + 1);
+  __syncthreads();
+  if (threadIdx.x + 1 != blockDim.x) return;
+  y[blockIdx.x] = sum + added[0];
+  publish(slots + blockIdx.x, y[blockIdx.x], tag);
+}
+
+// Lanes that wait while others of their warp are at a shuffle.
+extern "C" __global__ void probe_wait_in_a_warp(uint64_t *__restrict__ slots,
+                                                float *__restrict__ y, uint32_t tag) {
+  float value[1] = {0.0f};
+  const int other = (blockIdx.x + 1) % gridDim.x;
+  if (threadIdx.x == blockIdx.x) publish(slots + blockIdx.x, float(blockIdx.x + 1), tag);
+  if (threadIdx.x % 7 == 3) await(value, slots + other, 1, tag);
+  y[blockIdx.x * blockDim.x + threadIdx.x] = warp_sum(value[0]);
+}
+
+extern "C" __global__ void probe_wait_for_each_other(uint64_t *__restrict__ slots, uint32_t tag) {
+  float value[1];
+  await(value, slots + (blockIdx.x + 1) % gridDim.x, 1, tag);
+  __syncthreads();
+  publish(slots + blockIdx.x, value[0], tag);
+}
+
+extern "C" __global__ void probe_order(int32_t *__restrict__ order, int32_t *__restrict__ count) {
+  if (threadIdx.x == 0) order[atomicAdd(count, 1)] = blockIdx.x;
 }

@@ -131,3 +131,43 @@ def test_the_plain_shim_works_on_arrays_and_addresses(rng: np.random.Generator) 
     np.testing.assert_array_equal(y, x[::-1])
     with pytest.raises(KernelError, match='never arrives'):
         plain.run('probe', 'probe_divergent_shuffle', 1, 64, [y])
+
+
+def test_blocks_that_run_together_wait_for_each_other(shim: CheckedShim) -> None:
+    slots = np.zeros(5, np.uint64)
+    for tag in range(1, 9):
+        y = poisoned(5, np.float32)
+        shim.run('probe', 'probe_pass_on', 5, 70, [slots, y, np.uint32(tag)], 70 * 4, True)
+        np.testing.assert_array_equal(y, [1, 3, 6, 10, 15])
+
+
+def test_lanes_wait_while_others_are_at_a_warp_operation(shim: CheckedShim) -> None:
+    slots = np.zeros(3, np.uint64)
+    y = poisoned((3, 32), np.float32)
+    shim.run('probe', 'probe_wait_in_a_warp', 3, 32, [slots, y, np.uint32(1)], together=True)
+    np.testing.assert_array_equal(y, np.repeat([[10], [15], [5]], 32, axis=1))
+
+
+@pytest.mark.parametrize('kernel, together', [
+    ('probe_wait_for_each_other', True), ('probe_wait_for_each_other', False),
+    ('probe_wait_in_a_warp', False)])
+def test_waiting_for_ever_is_an_error(shim: CheckedShim, kernel: str, together: bool) -> None:
+    slots, y = np.zeros(3, np.uint64), poisoned(96, np.float32)
+    arguments = [slots, *([y] if kernel == 'probe_wait_in_a_warp' else []), np.uint32(1)]
+    with pytest.raises(KernelError, match='waits for what never comes'):
+        shim.run('probe', kernel, 3, 32, arguments, together=together)
+    test_blocks_that_run_together_wait_for_each_other(shim)
+
+
+def test_a_seed_gives_the_same_orders_again() -> None:
+    def orders(seed: int) -> list[list[int]]:
+        plain, results = PlainShim(seed), []
+        for _ in range(8):
+            order, count = poisoned(5, np.int32), np.zeros(1, np.int32)
+            plain.run('probe', 'probe_order', 5, 32, [order, count], together=True)
+            results.append(order.tolist())
+        return results
+
+    assert orders(7) == orders(7)
+    assert orders(7) != orders(8)
+    assert all(sorted(order) == list(range(5)) for order in orders(7))

@@ -120,7 +120,7 @@ static inline int __clz(int bits) { return bits ? __builtin_clz(unsigned(bits)) 
 static inline int __ffs(int bits) { return __builtin_ffs(bits); }
 static inline void __threadfence() {}
 
-// Blocks and threads run one at a time, so plain reads and writes are atomic.
+// Fibers run one at a time, so plain reads and writes are atomic.
 template <typename T>
 static inline T atomicAdd(T *address, T value) {
   const T old = *address;
@@ -147,4 +147,4 @@ static inline T atomicCAS(T *address, T expected, T value) {
 }
 
 #define DYNAMIC_SHARED(type, name) \
-  type *const name = reinterpret_cast<type *>(shim::machine->dynamic_shared)
+  type *const name = reinterpret_cast<type *>(shim::machine->running->dynamic_shared)

@@ -31,7 +31,8 @@ struct Request {
   char kernel[64];
   uint32_t grid[3], block[3];
   uint64_t shared_bytes;
-  uint32_t order, count;
+  uint32_t order, together;
+  uint64_t count;
 };
 
 enum Kind : uint32_t { scalar, input, output, alias };
@@ -41,8 +42,8 @@ struct Argument {
   uint64_t bytes;
 };
 
-using LaunchFunction = int (*)(const char *, const unsigned *, const unsigned *, size_t, int, int,
-                               void **, const size_t *, char *, size_t);
+using LaunchFunction = int (*)(const char *, const unsigned *, const unsigned *, size_t, unsigned,
+                               int, int, void **, const size_t *, char *, size_t);
 
 bool read_all(void *data, size_t bytes) {
   char *next = static_cast<char *>(data);
@@ -102,7 +103,8 @@ int main(int, char **argv) {
     char error[512] = "";
     const int32_t status =
         launch(request.kernel, request.grid, request.block, request.shared_bytes, request.order,
-               static_cast<int>(request.count), args.data(), sizes.data(), error, sizeof error);
+               static_cast<int>(request.together), static_cast<int>(request.count), args.data(),
+               sizes.data(), error, sizeof error);
     write_all(replies, &status, sizeof status);
     if (status) write_all(replies, error, sizeof error);
     for (uint32_t i = 0; i < request.count; ++i) {
