@@ -59,32 +59,25 @@ class ShimDevice:
         self, function: tuple[str, str], grid: tuple[int, ...], block: int,
         arguments: Sequence[Any], shared_bytes: int = 0
     ) -> None:
-        file, kernel = function
-        if kernel in self.failing:
-            raise DeviceError('injected failure')
-
-        def work() -> None:
-            self.launches[kernel] = self.launches.get(kernel, 0) + 1
-            self._shim.run(file, kernel, grid, block, arguments, shared_bytes)
-
-        if self._recording is None:
-            work()
-        else:
-            self._recording.append(work)
+        self._launch(function, grid, block, arguments, shared_bytes, together=False)
 
     def launch_together(
         self, function: tuple[str, str], blocks: int, block: int, arguments: Sequence[Any],
         shared_bytes: int
     ) -> None:
-        if blocks != 1:
-            raise DeviceError('the shim runs one block after the other')
-        self.launch(function, (blocks,), block, arguments, shared_bytes)
+        self._launch(function, (blocks,), block, arguments, shared_bytes, together=True)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return devices.poisoned(shape, dtype)
 
     def write(self, destination: np.ndarray, source: np.ndarray) -> None:
         self._refuse_in_capture()
+        destination[...] = source
+
+    def pinned(self, size: int) -> np.ndarray:
+        return np.empty(size, np.uint8)
+
+    def write_pinned(self, destination: np.ndarray, source: np.ndarray) -> None:
         destination[...] = source
 
     def upload(self, source: np.ndarray) -> np.ndarray:
@@ -137,6 +130,23 @@ class ShimDevice:
 
     def close(self) -> None:
         self.closed = True
+
+    def _launch(
+        self, function: tuple[str, str], grid: tuple[int, ...], block: int,
+        arguments: Sequence[Any], shared_bytes: int, together: bool
+    ) -> None:
+        file, kernel = function
+        if kernel in self.failing:
+            raise DeviceError('injected failure')
+
+        def work() -> None:
+            self.launches[kernel] = self.launches.get(kernel, 0) + 1
+            self._shim.run(file, kernel, grid, block, arguments, shared_bytes, together)
+
+        if self._recording is None:
+            work()
+        else:
+            self._recording.append(work)
 
     def _refuse_in_capture(self) -> None:
         if self._recording is not None:

@@ -57,12 +57,15 @@ def every_type_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def device(make_device: Callable[..., Any]) -> Any:
-    """Return a device with the shared memory of one; the shim's runs one block."""
+@pytest.fixture(params=[1, 3])
+def device(request: pytest.FixtureRequest, make_device: Callable[..., Any]) -> Any:
+    """Return a device with the shared memory of one; the shim's runs 1 block or 3 together."""
     device = make_device()
     if device.info.name == 'host shim':
-        device.info = replace(device.info, multiprocessors=1, shared_bytes=163 << 10)
+        device.info = replace(
+            device.info, multiprocessors=request.param, shared_bytes=163 << 10)
+    elif request.param > 1:
+        pytest.skip('a GPU has its own count of multiprocessors')
     return device
 
 
