@@ -25,7 +25,7 @@
 
 #pragma once
 
-#include "blocks.cuh"
+#include "device.cuh"
 
 constexpr int STEP_COLUMNS = 512, QUAD = 4, GROUP_COLUMNS = 32;
 
@@ -39,6 +39,13 @@ struct PackedPlace {
     half = row >> 1;
     lane = (row & 1) * 16 + group % 16;
   }
+};
+
+// Q8_0, a group of which is a block of the file: for each half, the first 16 weights of its groups
+// [32][16] and the last 16; then d [64].
+struct Q8Layout {
+  static constexpr int HALF = 1024, LAST = 512, SCALES = 2 * HALF;
+  static constexpr int BYTES = SCALES + 128;
 };
 
 // What a dot product needs of 32 activations besides their int8 words: the value of one unit,

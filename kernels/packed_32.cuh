@@ -18,11 +18,11 @@
 //   Q4_1  1280 bytes: nibbles, (d, m) [64]
 //   Q5_0  1408 bytes: nibbles, fifth bits [64][4], d [64]
 //   Q5_1  1536 bytes: nibbles, fifth bits, (d, m) [64]
-//   Q8_0  2176 bytes: for each half, the first 16 weights of its groups [32][16] and the last
-//         16; then d [64]
+//   Q8_0  2176 bytes: Q8Layout
 
 #pragma once
 
+#include "blocks.cuh"
 #include "packed.cuh"
 
 // The four formats of nibbles. A weight is d * (level - MIDDLE), or d * level + m.
@@ -74,10 +74,7 @@ typedef PackedNibbles<false, true, 0> PackedQ4_1;
 typedef PackedNibbles<true, false, 16> PackedQ5_0;
 typedef PackedNibbles<true, true, 0> PackedQ5_1;
 
-struct PackedQ8_0 {
-  static constexpr int HALF = 1024, LAST = 512, SCALES = 2 * HALF;
-  static constexpr int BYTES = SCALES + 128;
-
+struct PackedQ8_0 : Q8Layout {
   template <int WORDS>
   static __device__ __forceinline__ float dot(const uint8_t *step, int half, int lane,
                                               const Activations<WORDS> &x,

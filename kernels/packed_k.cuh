@@ -22,6 +22,7 @@
 
 #pragma once
 
+#include "blocks.cuh"
 #include "packed.cuh"
 
 // The 16 bytes that Q4_K and Q5_K have for a block.

@@ -17,47 +17,7 @@
 // ceil(M / 4), 128 threads. A token's sums are those of the products of one token, so the results
 // equal theirs to the bit, also where those take K in chunks; `chunk` is K where they do not.
 
-#include "q8.cuh"
-
-constexpr int MAX_TOKENS = 32;
-
-template <class X>
-__device__ __forceinline__ void gemm(
-    float *y, const uint8_t *x_planes, const float *factors, const uint8_t *w, const half_t *d,
-    int n, int m, int k, int stride, int chunk) {
-  const int row = blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP_SIZE;
-  if (row >= m) return;
-  const int lane = threadIdx.x % WARP_SIZE;
-  const Row weights(w, d, row, k);
-  const X x(x_planes, n, k);
-  const float unit = X::UNIT * factors[min(lane, n - 1)];
-  float mine = 0.0f;  // lane t keeps token t's
-#pragma unroll 1
-  for (int begin = 0; begin < k; begin += chunk) {
-    float sum[MAX_TOKENS] = {};
-    const int end = min(begin + chunk, k);
-#pragma unroll 1
-    for (int i = begin + lane * PER_LANE; i < end; i += WARP_STEP) {
-      const uint4 words = weights.load(i);
-      const float scale = half_to_float(weights.scale(i));
-      // Unrolled over all tokens, so that sums stay in registers.
-#pragma unroll
-      for (int t = 0; t < MAX_TOKENS; ++t) {
-        if (t >= n) break;
-        sum[t] = X::add(sum[t], words, scale, x.load(int64_t(t) * k + i));
-      }
-    }
-    float part = 0.0f;
-#pragma unroll
-    for (int t = 0; t < MAX_TOKENS; ++t) {
-      if (t >= n) break;
-      const float total = warp_sum(sum[t]);
-      if (t == lane) part = total;
-    }
-    mine = begin == 0 ? part * unit : mine + part * unit;
-  }
-  if (lane < n) y[int64_t(lane) * stride + row] = mine;
-}
+#include "q8_gemm.cuh"
 
 #define GEMM(name, X)                                                                    \
   extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 4) gemm_q8_##name(         \
@@ -65,7 +25,7 @@ __device__ __forceinline__ void gemm(
       const float *__restrict__ factors, const uint8_t *__restrict__ w,                  \
       const half_t *__restrict__ d, int32_t n, int32_t m, int32_t k, int32_t stride,     \
       int32_t chunk) {                                                                   \
-    gemm<X>(y, x, factors, w, d, n, m, k, stride, chunk);                                \
+    gemm<X>(y, x, factors, Planes{w, d}, n, m, k, stride, chunk);                        \
   }
 
 GEMM(a8, A8)

@@ -34,13 +34,14 @@ every_type = pytest.mark.parametrize('kind', sorted(STEP_BYTES))
 
 def packed(
     device: Any, rng: np.random.Generator, kind: str, places: tuple
-) -> tuple[np.ndarray, np.ndarray]:
-    """Pack two random matrices; the packed bytes, and rows (2 * ROWS, COLUMNS) in their order."""
+) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """Pack two random matrices: packed bytes, rows (2 * ROWS, COLUMNS) in their order, blocks."""
     entry = weights.BY_SUFFIX[kind]
     data = devices.poisoned((2 * ROWS // 4 * COLUMNS // 512 * STEP_BYTES[kind],), np.uint8)
-    rows = np.empty((2 * ROWS, COLUMNS))
+    rows, matrices = np.empty((2 * ROWS, COLUMNS)), []
     for quad, rows_a_quad, first_row in places:
         matrix = weights.random_weights(rng, entry, ROWS, COLUMNS)
+        matrices.append(matrix)
         for first in range(0, ROWS, ROWS // 2):  # a part at a time
             part = matrix[first:first + ROWS // 2]
             device.run('repack', f'repack_{kind}', -(-part.shape[0] * COLUMNS // 32 // 128), 128, [
@@ -48,7 +49,7 @@ def packed(
                     first, len(part), COLUMNS, quad, rows_a_quad, first_row))])
         for row, values in enumerate(weights.dequantized(entry, matrix)):
             rows[(quad + row // rows_a_quad) * 4 + first_row + row % rows_a_quad] = values
-    return devices.constant(data), rows
+    return devices.constant(data), rows, matrices
 
 
 def activations(
@@ -72,7 +73,7 @@ def activations(
 def test_products_are_those_of_the_files_weights(
     kind: str, words: int, device: Any, rng: np.random.Generator
 ) -> None:
-    data, rows = packed(device, rng, kind, INTERLEAVED if words == 1 else PLAIN)
+    data, rows, _ = packed(device, rng, kind, INTERLEAVED if words == 1 else PLAIN)
     planes, scales, values = activations(rng, words)
     quad_bytes = len(data) // (2 * ROWS // 4)
     for quad in range(2 * ROWS // 4):
