@@ -29,37 +29,8 @@
 // NormFactor). Blocks are 128 threads, a warp a row, or two for _r2: grid (rows / 4 or 8,
 // chunks of K). Rows are multiples of 32.
 
+#include "last_block.cuh"
 #include "q8_heads.cuh"
-
-// Adds 1 after everything that happened before in this thread and, through barriers, in its
-// block. A fence by every thread would also empty the first-level cache of the activations that
-// the other blocks of the multiprocessor are about to read again.
-__device__ __forceinline__ uint32_t count(uint32_t *counter) {
-#ifdef __CUDACC__
-  uint32_t earlier;
-  asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;"
-               : "=r"(earlier) : "l"(counter) : "memory");
-  return earlier;
-#else
-  return atomicAdd(counter, 1u);
-#endif
-}
-
-// Says to the first warp whether this block completes `blocks`; the other warps are done. What
-// other blocks wrote before their calls is then there for volatile reads.
-__device__ __forceinline__ bool completes(uint32_t *counter, int blocks) {
-  __syncthreads();
-  if (threadIdx.x >= WARP_SIZE) return false;
-  uint32_t earlier = 0;
-  if (threadIdx.x == 0) {
-    earlier = count(counter);
-    if (earlier == uint32_t(blocks - 1)) {
-      *counter = 0;
-      __threadfence();
-    }
-  }
-  return __shfl_sync(0xffffffffu, earlier, 0) == uint32_t(blocks - 1);
-}
 
 // The sum of one row, from partials [chunks][m].
 __device__ __forceinline__ float combined(const float *partials, int m, int row, int chunks) {
@@ -139,7 +110,7 @@ __device__ __forceinline__ void qkv(
   const int per_block = WARPS_PER_BLOCK * ROWS;
   const int head = blockIdx.x * per_block / to.dim;
   const int32_t position = positions[0];
-  if (!completes(counters + head, to.dim / per_block * gridDim.y)) return;
+  if (!first_warp_completes(counters + head, to.dim / per_block * gridDim.y)) return;
   for (int i = threadIdx.x; i < to.dim; i += WARP_SIZE) {
     head_row[i] = combined(partials, m, head * to.dim + i, gridDim.y);
   }
@@ -181,7 +152,7 @@ __device__ __forceinline__ void add_norm(
   // Loaded now, so that the last block need not wait for them; only it changes the residual.
   const int i = group * GROUP + threadIdx.x % WARP_SIZE;
   const float before = residual[i], norm_weight = weight[i];
-  if (!completes(counters + group, GROUP / per_block * gridDim.y)) return;
+  if (!first_warp_completes(counters + group, GROUP / per_block * gridDim.y)) return;
   const float value = before + combined(partials, m, i, gridDim.y);
   residual[i] = value;
   const float sum = store_normed<X>(out, 1, m, i, value, norm_weight);
@@ -211,7 +182,7 @@ __device__ __forceinline__ void gate_up(
   const Row rows[2] = {Row(w_gate, d_gate, row, k), Row(w_up, d_up, row, k)};
   write_normed_products<UNROLL>(to, rows, X(x, 1, k), squares, eps, k, k);
   const int group = blockIdx.x * WARPS_PER_BLOCK / GROUP;
-  if (!completes(counters + group, GROUP / WARPS_PER_BLOCK)) return;
+  if (!first_warp_completes(counters + group, GROUP / WARPS_PER_BLOCK)) return;
   const int i = group * GROUP + threadIdx.x;
   X::store(out, 1, m, i, swiglu(combined(sums, m, i, 1), combined(sums, m, m + i, 1)));
 }
