@@ -56,6 +56,34 @@ __device__ __forceinline__ void finish_or_choose(Block &block, int kind, int qua
   consider(block, b, at + 2);
 }
 
+// Multiplies the warp's next steps, `count` of one quad from a group of its columns on, and copies as
+// many. All that is the same for them stays outside: instructions are what an Orin lacks.
+template <class Format>
+__device__ __forceinline__ void multiply_steps(Block &block, int count, int group, float &a,
+                                               float &b) {
+  const int lane = threadIdx.x % WARP_SIZE;
+  const int4 *words = block.shared->words[0] + group;
+  const ActivationScale *scales = block.shared->scales + group;
+#pragma unroll 1
+  for (; count > 0; --count) {
+    wait_for_copies<DEPTH - 2>();
+    __syncwarp();
+    const uint8_t *const weights = block.stream.oldest();
+    Activations<WORDS> x;
+#pragma unroll
+    for (int i = 0; i < WORDS; ++i) {
+      x.first[i] = words[i * (LONGEST / 32)];
+      x.last[i] = words[(WORDS + i) * (LONGEST / 32)];
+    }
+    const ActivationScale scale = *scales;
+    a = Format::template dot<WORDS>(weights, 0, lane, x, scale, a);
+    b = Format::template dot<WORDS>(weights, 1, lane, x, scale, b);
+    block.stream.copy_step();
+    words += 16;
+    scales += 16;
+  }
+}
+
 // Multiplies this warp's steps. A quad that lies wholly in them is finished at once.
 template <class Format>
 __device__ __forceinline__ void multiply(Block &block, int kind, const Share &share, int steps,
@@ -67,23 +95,14 @@ __device__ __forceinline__ void multiply(Block &block, int kind, const Share &sh
   bool whole = column == 0;
   float a = 0.0f, b = 0.0f;
 #pragma unroll 1
-  for (int step = begin; step < end; ++step) {
-    wait_for_copies<DEPTH - 2>();
-    __syncwarp();
-    const uint8_t *const weights = block.stream.oldest();
-    const int sub = column * 16 + lane % 16;
-    Activations<WORDS> x;
-#pragma unroll
-    for (int i = 0; i < WORDS; ++i) {
-      x.first[i] = block.shared->words[i][sub];
-      x.last[i] = block.shared->words[WORDS + i][sub];
-    }
-    const ActivationScale scale = block.shared->scales[sub];
-    a += Format::template dot<WORDS>(weights, 0, lane, x, scale);
-    b += Format::template dot<WORDS>(weights, 1, lane, x, scale);
-    block.stream.copy_step();
+  for (int step = begin; step < end;) {
+    const int count = min(min(steps - column, end - step), block.stream.ready());
+    multiply_steps<Format>(block, count, column * 16 + lane % 16, a, b);
+    block.stream.left -= count;
+    step += count;
+    column += count;
 
-    if (++column < steps && step + 1 < end) continue;
+    if (column < steps && step < end) continue;
 #pragma unroll
     for (int lanes = 8; lanes > 0; lanes /= 2) {
       a += __shfl_xor_sync(EVERY_LANE, a, lanes);

@@ -20,10 +20,12 @@
 #include "decode_model.cuh"
 
 #ifdef __CUDACC__
-__device__ __forceinline__ void copy_async(void *to, const void *from) {
+// A predicate rather than a branch, which would cost four more instructions.
+__device__ __forceinline__ void copy_async_if(bool wanted, void *to, const void *from) {
   const uint32_t address = uint32_t(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;"
-               :: "r"(address), "l"(from) : "memory");
+  asm volatile("{ .reg .pred wanted; setp.ne.u32 wanted, %2, 0;\n"
+               "@wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16; }"
+               :: "r"(address), "l"(from), "r"(uint32_t(wanted)) : "memory");
 }
 __device__ __forceinline__ void prefetch(const void *from) {
   asm volatile("prefetch.global.L2 [%0];" :: "l"(from));
@@ -36,7 +38,9 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }
 #else
-static void copy_async(void *to, const void *from) { memcpy(to, from, 16); }
+static void copy_async_if(bool wanted, void *to, const void *from) {
+  if (wanted) memcpy(to, from, 16);
+}
 static void prefetch(const void *) {}
 static void end_copy_group() {}
 template <int N>
@@ -63,18 +67,30 @@ constexpr int COPY_BYTES = WARP_SIZE * 16;  // that a warp copies at once
 // Copies this warp's steps of all stages, one after the other, into its ring.
 struct Stream {
   const Stage *stages;
-  int stage, stage_count, left, step_bytes, slot;
+  int stage, stage_count, left, step_bytes;
+  int slot;  // in bytes: the one to be written next
   const uint8_t *from;
   uint8_t *ring;
 
   __device__ __forceinline__ Stream(const Stage *all, int count, uint8_t *warp_ring)
       : stages(all), stage(-1), stage_count(count), left(0), step_bytes(0), slot(0), from(nullptr),
         ring(warp_ring) {
-    for (int i = 0; i < DEPTH - 1; ++i) copy_step();
+    for (int i = 0; i < DEPTH - 1; ++i) {
+      ready();
+      copy_step();
+      --left;
+    }
   }
 
-  __device__ __forceinline__ void next_stage() {
-    while (left == 0 && ++stage < stage_count) {
+  // How many steps copy_step can copy before it has to be asked again; `left` is the caller's to
+  // count down. Past the last stage it copies nothing.
+  __device__ __forceinline__ int ready() {
+    while (left == 0) {
+      if (++stage == stage_count) {
+        left = 1 << 30;
+        step_bytes = 0;
+        break;
+      }
       const Stage next = stages[stage];
       const Share share(next.quads);
       const int warp = threadIdx.x / WARP_SIZE, steps = share.count * next.steps;
@@ -83,28 +99,26 @@ struct Stream {
       step_bytes = next.step_bytes;
       from = next.weights + (int64_t(share.first) * next.steps + first) * step_bytes;
     }
+    return left;
   }
 
   // The step that was copied DEPTH - 1 copies ago: the slot after the one to be written.
-  __device__ __forceinline__ const uint8_t *oldest() const {
-    return ring + (slot + 1 == DEPTH ? 0 : slot + 1) * MAX_STEP_BYTES;
-  }
+  __device__ __forceinline__ const uint8_t *oldest() const { return ring + following(slot); }
 
   __device__ __forceinline__ void copy_step() {
     const int lane = threadIdx.x % WARP_SIZE;
-    if (left == 0 && stage < stage_count) next_stage();
-    if (left > 0) {
-      uint8_t *const to = ring + slot * MAX_STEP_BYTES + lane * 16;
-      const uint8_t *const source = from + lane * 16;
+    uint8_t *const to = ring + slot + lane * 16;
+    const uint8_t *const source = from + lane * 16;
 #pragma unroll
-      for (int at = 0; at < MAX_STEP_BYTES; at += COPY_BYTES) {
-        const bool whole = at + COPY_BYTES <= MIN_STEP_BYTES;
-        if (whole || at + lane * 16 < step_bytes) copy_async(to + at, source + at);
-      }
-      from += step_bytes;
-      --left;
+    for (int at = 0; at < MAX_STEP_BYTES; at += COPY_BYTES) {
+      copy_async_if(at + lane * 16 < step_bytes, to + at, source + at);
     }
     end_copy_group();
-    slot = slot + 1 == DEPTH ? 0 : slot + 1;
+    from += step_bytes;
+    slot = following(slot);
+  }
+
+  static __device__ __forceinline__ int following(int slot) {
+    return slot == (DEPTH - 1) * MAX_STEP_BYTES ? 0 : slot + MAX_STEP_BYTES;
   }
 };

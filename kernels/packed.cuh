@@ -20,8 +20,9 @@
 // halves of a step. Every plane of a step lies on 16 bytes, and a lane's share of it on its own
 // size. All formats (packed_k.cuh, packed_32.cuh) take exactly the bytes of the file's blocks.
 //
-// A format says: BYTES of a step; dot, of one half of a step, by a warp; and dequantize4, of four
-// neighbours, with the arithmetic of blocks.cuh, so that the weights are the same to the bit.
+// A format says: BYTES of a step; dot, which adds the product of one half of a step to a sum, by a
+// warp; and dequantize4, of four neighbours, with the arithmetic of blocks.cuh, so that the weights
+// are the same to the bit.
 
 #pragma once
 
@@ -50,7 +51,7 @@ struct Q8Layout {
 
 // What a dot product needs of 32 activations besides their int8 words: the value of one unit,
 // the sum of all in float, and the sums of each 16 in units.
-struct ActivationScale {
+struct alignas(16) ActivationScale {
   float unit, sum;
   int low, high;
 };
@@ -90,12 +91,14 @@ __device__ __forceinline__ int in_units(const int (&dots)[WORDS]) {
   return WORDS == 1 ? dots[0] : dots[0] * 127 + dots[WORDS - 1];
 }
 
+// In units, from `start` on.
 template <class Bytes, int WORDS>
-__device__ __forceinline__ int dot16(const uint32_t (&w)[4], const int4 (&x)[WORDS]) {
+__device__ __forceinline__ int dot16(const uint32_t (&w)[4], const int4 (&x)[WORDS],
+                                     int start = 0) {
   int dots[WORDS];
 #pragma unroll
   for (int i = 0; i < WORDS; ++i) {
-    dots[i] = Bytes::dot4(w[0], x[i].x, 0);
+    dots[i] = Bytes::dot4(w[0], x[i].x, i + 1 == WORDS ? start : 0);
     dots[i] = Bytes::dot4(w[1], x[i].y, dots[i]);
     dots[i] = Bytes::dot4(w[2], x[i].z, dots[i]);
     dots[i] = Bytes::dot4(w[3], x[i].w, dots[i]);

@@ -42,7 +42,7 @@ struct PackedNibbles {
   template <int WORDS>
   static __device__ __forceinline__ float dot(const uint8_t *step, int half, int lane,
                                               const Activations<WORDS> &x,
-                                              const ActivationScale &scale) {
+                                              const ActivationScale &scale, float sum) {
     const Nibbles q(step, half, lane);
     uint32_t low[4], high[4];
     uint32_t fifth = 0;
@@ -55,8 +55,11 @@ struct PackedNibbles {
     const int total = dot16<UnsignedBytes, WORDS>(low, x.first) +
                       dot16<UnsignedBytes, WORDS>(high, x.last);
     const float unit = factor(step, half, lane) * scale.unit;
-    if (!MINIMUM) return __int2float_rn(total - MIDDLE * (scale.low + scale.high)) * unit;
-    return fmaf(minimum(step, half, lane), scale.sum, __int2float_rn(total) * unit);
+    if (!MINIMUM) {
+      return fmaf(__int2float_rn(total - MIDDLE * (scale.low + scale.high)), unit, sum);
+    }
+    sum = fmaf(__int2float_rn(total), unit, sum);
+    return fmaf(minimum(step, half, lane), scale.sum, sum);
   }
 
   static __device__ __forceinline__ void dequantize4(float *w, const uint8_t *step, int half,
@@ -78,7 +81,7 @@ struct PackedQ8_0 : Q8Layout {
   template <int WORDS>
   static __device__ __forceinline__ float dot(const uint8_t *step, int half, int lane,
                                               const Activations<WORDS> &x,
-                                              const ActivationScale &scale) {
+                                              const ActivationScale &scale, float sum) {
     const uint8_t *const words = step + half * HALF + lane * 16;
     const uint4 a = *reinterpret_cast<const uint4 *>(words);
     const uint4 b = *reinterpret_cast<const uint4 *>(words + LAST);
@@ -86,7 +89,7 @@ struct PackedQ8_0 : Q8Layout {
     const int total =
         dot16<SignedBytes, WORDS>(first, x.first) + dot16<SignedBytes, WORDS>(last, x.last);
     const float d = half_to_float(lane_part<half_t>(step + SCALES, half, lane));
-    return __int2float_rn(total) * (d * scale.unit);
+    return fmaf(__int2float_rn(total), d * scale.unit, sum);
   }
 
   static __device__ __forceinline__ void dequantize4(float *w, const uint8_t *step, int half,

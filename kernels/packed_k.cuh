@@ -18,7 +18,9 @@
 //   Q4_K  1152 bytes: nibbles [64][16], then 16 bytes a block: d, dmin, and 12 bits a group, scale
 //         and min
 //   Q5_K  1408 bytes: nibbles, fifth bits [64][4], then as Q4_K
-//   Q6_K  1680 bytes: nibbles, upper bits [64][8], scales [64][2], d [8]
+//   Q6_K  1680 bytes: nibbles, of the last 16 weights the upper four bits; the other two bits
+//         [64][8]; scales [64][2]; d [8]. Byte j of a group's rest has, from the lowest bits on,
+//         those of weights 20 + i, 16 + i, i and 4 + i, for i = j / 4 * 8 + j % 4.
 
 #pragma once
 
@@ -44,10 +46,10 @@ struct BlockScales {
     min = fields >> 6 & 63;
   }
 
-  // A sum of levels times activations, in units, is that of the weights.
-  __device__ __forceinline__ float weighted(int total, const ActivationScale &x) const {
-    const float weighted = __int2float_rn(total * int(scale)) * (d * x.unit);
-    return fmaf(-dmin * x.sum, __int2float_rn(int(min)), weighted);
+  // Adds what a sum of levels times activations, in units, is of the weights.
+  __device__ __forceinline__ float add(float sum, int total, const ActivationScale &x) const {
+    sum = fmaf(__int2float_rn(total * int(scale)), d * x.unit, sum);
+    return fmaf(-dmin * x.sum, __int2float_rn(int(min)), sum);
   }
   __device__ __forceinline__ void dequantize(float *w, uint32_t levels) const {
     dequantize4(w, levels, d * float(scale), -dmin * float(min));
@@ -60,7 +62,7 @@ struct PackedQ4K {
   template <int WORDS>
   static __device__ __forceinline__ float dot(const uint8_t *step, int half, int lane,
                                               const Activations<WORDS> &x,
-                                              const ActivationScale &scale) {
+                                              const ActivationScale &scale, float sum) {
     const Nibbles q(step, half, lane);
     const BlockScales scales(step + Nibbles::PLANE, half, lane);
     uint32_t low[4], high[4];
@@ -69,8 +71,9 @@ struct PackedQ4K {
       low[i] = q.low(i);
       high[i] = q.words[i] & 0xf0f0f0f0u;  // sixteen times the nibble: taken back below
     }
-    return scales.weighted(dot16<UnsignedBytes, WORDS>(low, x.first) +
-                               (dot16<UnsignedBytes, WORDS>(high, x.last) >> 4), scale);
+    const int total = dot16<UnsignedBytes, WORDS>(low, x.first) +
+                      (dot16<UnsignedBytes, WORDS>(high, x.last) >> 4);
+    return scales.add(sum, total, scale);
   }
 
   static __device__ __forceinline__ void dequantize4(float *w, const uint8_t *step, int half,
@@ -87,7 +90,7 @@ struct PackedQ5K {
   template <int WORDS>
   static __device__ __forceinline__ float dot(const uint8_t *step, int half, int lane,
                                               const Activations<WORDS> &x,
-                                              const ActivationScale &scale) {
+                                              const ActivationScale &scale, float sum) {
     const Nibbles q(step, half, lane);
     const uint32_t fifth = lane_part<uint32_t>(step + FIFTH, half, lane);
     const BlockScales scales(step + SCALES, half, lane);
@@ -97,8 +100,9 @@ struct PackedQ5K {
       low[i] = q.low(i, fifth);
       high[i] = q.high(i, fifth);
     }
-    return scales.weighted(dot16<UnsignedBytes, WORDS>(low, x.first) +
-                               dot16<UnsignedBytes, WORDS>(high, x.last), scale);
+    const int total = dot16<UnsignedBytes, WORDS>(low, x.first) +
+                      dot16<UnsignedBytes, WORDS>(high, x.last);
+    return scales.add(sum, total, scale);
   }
 
   static __device__ __forceinline__ void dequantize4(float *w, const uint8_t *step, int half,
@@ -110,7 +114,7 @@ struct PackedQ5K {
 };
 
 struct PackedQ6K {
-  static constexpr int UPPER = Nibbles::PLANE, SCALES = UPPER + 512, FACTORS = SCALES + 128;
+  static constexpr int REST = Nibbles::PLANE, SCALES = REST + 512, FACTORS = SCALES + 128;
   static constexpr int BYTES = FACTORS + 16;
 
   static __device__ __forceinline__ float factor(const uint8_t *step, int half, int lane) {
@@ -121,34 +125,32 @@ struct PackedQ6K {
   template <int WORDS>
   static __device__ __forceinline__ float dot(const uint8_t *step, int half, int lane,
                                               const Activations<WORDS> &x,
-                                              const ActivationScale &scale) {
+                                              const ActivationScale &scale, float sum) {
     const Nibbles q(step, half, lane);
-    const uint2 h = lane_part<uint2>(step + UPPER, half, lane);
+    const uint2 h = lane_part<uint2>(step + REST, half, lane);
     const uint32_t scales = lane_part<uint16_t>(step + SCALES, half, lane);
     const float d = factor(step, half, lane);
     uint32_t low[4], high[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint32_t upper = i < 2 ? h.x : h.y;
-      const bool second = i & 1;
-      low[i] = q.low(i) | ((second ? upper : upper << 4) & 0x30303030u);
-      high[i] = q.high(i) | ((second ? upper >> 2 : upper << 2) & 0x30303030u);
+      const uint32_t rest = i < 2 ? h.x : h.y;
+      low[i] = q.low(i) | ((i % 2 ? rest >> 2 : rest) & 0x30303030u);
+      // Four times the level: taken back below.
+      high[i] = (q.words[i] & 0xf0f0f0f0u) | ((i % 2 ? rest << 2 : rest) & 0x0c0c0c0cu);
     }
-    const int first = dot16<UnsignedBytes, WORDS>(low, x.first) - 32 * scale.low;
-    const int last = dot16<UnsignedBytes, WORDS>(high, x.last) - 32 * scale.high;
-    const float low_scale = __int2float_rn(int8_t(scales));
-    const float high_scale = __int2float_rn(int8_t(scales >> 8));
-    return d * scale.unit *
-           fmaf(low_scale, __int2float_rn(first), high_scale * __int2float_rn(last));
+    const int first = dot16<UnsignedBytes, WORDS>(low, x.first, -32 * scale.low);
+    const int last = dot16<UnsignedBytes, WORDS>(high, x.last, -128 * scale.high) >> 2;
+    const int total = int8_t(scales) * first + int8_t(scales >> 8) * last;
+    return fmaf(__int2float_rn(total), d * scale.unit, sum);
   }
 
   static __device__ __forceinline__ void dequantize4(float *w, const uint8_t *step, int half,
                                                      int lane, int word) {
-    const uint8_t *const upper = step + UPPER + (half * WARP_SIZE + lane) * 8;
-    const uint32_t bits = reinterpret_cast<const uint32_t *>(upper)[word % 4 / 2];
-    const int field = word % 2 * 2 + word / 4;
-    const uint32_t levels = Nibbles::four(step, half, lane, word) |
-                            (bits >> 2 * field & 0x03030303u) << 4;
+    const uint8_t *const rest = step + REST + (half * WARP_SIZE + lane) * 8;
+    const uint32_t bits = reinterpret_cast<const uint32_t *>(rest)[word % 4 / 2];
+    const uint32_t nibbles = Nibbles::four(step, half, lane, word);
+    const uint32_t levels = word < 4 ? nibbles | (bits >> (word % 2 ? 2 : 0) & 0x30303030u)
+                                     : nibbles << 2 | (bits >> (word % 2 ? 0 : 2) & 0x03030303u);
     const uint32_t scales = lane_part<uint16_t>(step + SCALES, half, lane);
     const float scale =
         factor(step, half, lane) * float(int8_t(word < 4 ? scales : scales >> 8));

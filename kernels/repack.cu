@@ -85,12 +85,13 @@ __device__ __forceinline__ void pack(PackedQ6K, const Target &to, const Q6K::Blo
     const int low = block.ql[64 * half + quarter % 2 * 32 + i] >> quarter / 2 * 4 & 15;
     q[i] = low | (block.qh[32 * half + i] >> 2 * quarter & 3) << 4;
   }
-  to.put_nibbles(q);
-  uint8_t *const upper = &to.part<uint8_t[8]>(PackedQ6K::UPPER)[0];
+  uint8_t *const rest = &to.part<uint8_t[8]>(PackedQ6K::REST)[0];
   for (int i = 0; i < 8; ++i) {
     const int at = i / 4 * 8 + i % 4;  // of the first of two words
-    upper[i] = q[at] >> 4 | q[at + 16] >> 4 << 2 | q[at + 4] >> 4 << 4 | q[at + 20] >> 4 << 6;
+    rest[i] = (q[at + 20] & 3) | (q[at + 16] & 3) << 2 | q[at] >> 4 << 4 | q[at + 4] >> 4 << 6;
   }
+  for (int i = 16; i < 32; ++i) q[i] >>= 2;
+  to.put_nibbles(q);
   to.part<uint16_t>(PackedQ6K::SCALES) =
       uint8_t(block.scales[2 * sub]) | uint8_t(block.scales[2 * sub + 1]) << 8;
   if (sub == 0) {

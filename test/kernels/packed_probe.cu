@@ -30,8 +30,8 @@ __device__ __forceinline__ void quad_dot(float *y, const uint8_t *quad, const in
       x.last[i] = words[(WORDS + i) * groups + group];
     }
     for (int half = 0; half < 2; ++half) {
-      sums[half] += Format::template dot<WORDS>(
-          quad + step * Format::BYTES, half, lane, x, scales[group]);
+      sums[half] = Format::template dot<WORDS>(
+          quad + step * Format::BYTES, half, lane, x, scales[group], sums[half]);
     }
   }
   for (int lanes = 8; lanes > 0; lanes /= 2) {
