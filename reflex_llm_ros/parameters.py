@@ -115,9 +115,10 @@ TABLE = (
     Row('engine.device', _ENGINE.device, 'Number of the CUDA device.',
         limits=(0, 63), engine='device'),
     Row('model.weights', _ENGINE.weights,
-        'Where the GPU reads weights: mapped from the file, a copy in device memory, '
-        'or auto: a copy where it fits.',
-        choices=('auto', 'mapped', 'device'), engine='weights'),
+        'Where the GPU reads weights: mapped from the file, a copy in device memory, a copy '
+        'packed for the fast decode kernel, or auto: packed where that kernel can run the '
+        'model, mapped where no copy fits.',
+        choices=('auto', 'packed', 'device', 'mapped'), engine='weights'),
     Row('q8.activations', _ENGINE.q8_activations,
         'Activations of a model that is all Q8_0, on the GPU: one int8 word, two, or fp32; '
         'two words are about as exact as fp32 and faster.',

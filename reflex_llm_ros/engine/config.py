@@ -82,14 +82,18 @@ class EngineConfig:
         CUDA device ordinal.
     weights
         Where the CUDA backend reads weights: ``mapped`` from the file's memory map,
-        ``device`` from a copy in device memory, ``auto`` a copy where it fits.
+        ``device`` from a copy in device memory, ``packed`` from a copy that is laid out for
+        the persistent decode kernel, ``auto`` packed where that kernel can run the model,
+        else a copy, and mapped where no copy fits.
     q8_activations
         Activations of a model whose matrices are all Q8_0, on a GPU: ``a8`` int8, ``a8x2`` two
-        int8 words, ``f32``. Such a model is split into planes unless ``weights`` says otherwise.
+        int8 words, ``f32``. Such a model is split into planes where ``weights`` is ``auto``
+        and it is not packed.
     gemv_activations
         Activations of a decode step, on a GPU: ``a8`` int8 or ``a8x2`` two int8 words in the
-        persistent kernel, where that can run the model and its packed weights fit beside the
-        file's; ``fp16`` in the kernels that read the file's blocks.
+        persistent kernel, where that can run the model; ``fp16`` in the kernels that read the
+        file's blocks. A file that mixes Q8_0 with other types runs in the persistent kernel
+        where ``q8_activations`` says the same.
     fast_paths
         Switches of the CUDA backend.
 

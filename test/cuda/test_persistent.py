@@ -16,16 +16,21 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+import math
 from pathlib import Path
 from typing import Any
 
 from gguf import GGMLQuantizationType
 import numpy as np
 import pytest
+from reflex_llm_ros.engine.backends.cuda.load_plan import make_plan, PACKED
 from reflex_llm_ros.engine.backends.cuda.persistent import PersistentDecode
-from reflex_llm_ros.engine.config import FastPaths
+from reflex_llm_ros.engine.config import EngineConfig, FastPaths
+from reflex_llm_ros.engine.errors import EngineError
+from reflex_llm_ros.engine.gguf_model import GgufModel
 from reflex_llm_ros.synthetic.model_shape import ModelShape
 from reflex_llm_ros.synthetic.qwen3_gguf import generate
+from shim_device import ShimDevice
 from test_backend import kl_divergence, never
 
 SHAPE = ModelShape(
@@ -77,7 +82,8 @@ def test_decoding_agrees_with_the_oracle(
 ) -> None:
     path = request.getfixturevalue(name)
     tokens = [int(token) for token in rng.integers(0, SHAPE.vocab_size, 12)]
-    backend = open_backend(path, device, gemv_activations=activations)
+    backend = open_backend(
+        path, device, gemv_activations=activations, q8_activations=activations)
     assert isinstance(backend.loaded().decode, PersistentDecode)
     backend.forward(tokens[:6], 0)
     expected = oracle(path, tokens)
@@ -121,7 +127,7 @@ def test_launches_take_over_where_the_kernel_fails(
 
 @pytest.mark.parametrize('settings', [
     {'gemv_activations': 'fp16'}, {'kv_cache': 'int8'}, {'weights': 'mapped'},
-    {'fast': FastPaths(attn=False)}])
+    {'weights': 'device'}, {'fast': FastPaths(attn=False)}])
 def test_what_it_cannot_run_is_left_to_launches(
     settings: dict, wide_qwen3_path: Path, device: Any, open_backend: Any
 ) -> None:
@@ -129,14 +135,99 @@ def test_what_it_cannot_run_is_left_to_launches(
     assert not isinstance(backend.loaded().decode, PersistentDecode)
 
 
-def test_it_counts_both_copies_and_gives_way_to_the_context(
-    wide_qwen3_path: Path, make_device: Callable[..., Any], device: Any, open_backend: Any
+def test_weights_are_held_once_and_what_is_allocated_was_planned(
+    wide_qwen3_path: Path, open_backend: Any
 ) -> None:
-    both = open_backend(wide_qwen3_path, device).memory().weights
-    one = open_backend(wide_qwen3_path, gemv_activations='fp16').memory().weights
-    assert both > 1.8 * one
-    limited = make_device()
-    limited.info = device.info
-    backend = open_backend(
-        wide_qwen3_path, limited, memory_limit_mb=both >> 20)
-    assert backend.memory().weights == one
+    device = _Counting()
+    device.info = replace(device.info, multiprocessors=1, shared_bytes=163 << 10)
+    backend = open_backend(wide_qwen3_path, device)
+    assert isinstance(backend.loaded().decode, PersistentDecode)
+    memory = backend.memory()
+    tables = 4096  # of a few words a layer, which no plan counts
+    assert device.allocated <= memory.weights + memory.kv_cache + memory.scratch + tables
+    assert memory.weights == open_backend(
+        wide_qwen3_path, gemv_activations='fp16').memory().weights
+
+
+@pytest.mark.parametrize('name', ['wide_qwen3_path', 'every_type_path'])
+def test_prefill_equals_that_of_the_files_blocks_to_the_bit(
+    name: str, request: pytest.FixtureRequest, device: Any, open_backend: Any,
+    rng: np.random.Generator
+) -> None:
+    path = request.getfixturevalue(name)
+    tokens = [int(token) for token in rng.integers(0, SHAPE.vocab_size, 5)]
+    packed = open_backend(path, device)
+    assert isinstance(packed.loaded().decode, PersistentDecode)
+    blocks = open_backend(path, gemv_activations='fp16', weights='device')
+    np.testing.assert_array_equal(packed.forward(tokens, 0), blocks.forward(tokens, 0))
+
+
+@pytest.fixture(scope='session')
+def q8_qwen3_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Generate a Qwen3 in Q8_0 with an output matrix of its own."""
+    path = tmp_path_factory.mktemp('models') / 'wide-q8.gguf'
+    generate(str(path), replace(SHAPE, tied_output=False), mix='q8_0', seed=7)
+    return path
+
+
+@pytest.mark.parametrize('activations', ['a8', 'a8x2'])
+def test_q8_decoding_agrees_with_the_oracle_and_prefill_with_planes(
+    activations: str, q8_qwen3_path: Path, device: Any, open_backend: Any, oracle: Any,
+    rng: np.random.Generator
+) -> None:
+    tokens = [int(token) for token in rng.integers(0, SHAPE.vocab_size, 8)]
+    backend = open_backend(q8_qwen3_path, device, q8_activations=activations)
+    assert isinstance(backend.loaded().decode, PersistentDecode)
+    planes = open_backend(
+        q8_qwen3_path, q8_activations=activations, fast=FastPaths(cuda_graph=False))
+    np.testing.assert_array_equal(
+        backend.forward(tokens[:4], 0), planes.forward(tokens[:4], 0))
+    expected = oracle(q8_qwen3_path, tokens)
+    divergences = [
+        kl_divergence(expected[position], backend.forward(tokens[position:position + 1], position))
+        for position in range(4, len(tokens))]
+    assert np.mean(divergences) <= MOST_DIVERGENCE[activations]
+    assert backend.counters() == {}
+
+
+@pytest.mark.parametrize('name, settings, activations', [
+    ('q8_qwen3_path', {'q8_activations': 'a8', 'gemv_activations': 'fp16'}, 'a8'),
+    ('q8_qwen3_path', {'q8_activations': 'f32'}, ''),
+    ('wide_qwen3_path', {'q8_activations': 'f32', 'gemv_activations': 'a8'}, 'a8'),
+    ('every_type_path', {'q8_activations': 'a8x2', 'gemv_activations': 'a8x2'}, 'a8x2'),
+    ('every_type_path', {'q8_activations': 'a8', 'gemv_activations': 'a8x2'}, '')])
+def test_each_type_follows_its_parameter(
+    name: str, settings: dict, activations: str, request: pytest.FixtureRequest
+) -> None:
+    device = ShimDevice()
+    device.info = replace(device.info, shared_bytes=163 << 10)
+    path = request.getfixturevalue(name)
+    plan = make_plan(
+        device, GgufModel.open(str(path)), EngineConfig(str(path), **settings), FastPaths())
+    assert plan.activations == activations
+    assert (plan.placement == PACKED) == bool(activations)
+
+
+def test_what_cannot_be_packed_is_refused_where_that_is_asked_for(
+    wide_qwen3_path: Path, device: Any, open_backend: Any
+) -> None:
+    with pytest.raises(EngineError, match='weights cannot be packed: its cache is int8'):
+        open_backend(wide_qwen3_path, device, weights='packed', kv_cache='int8')
+
+
+class _Counting(ShimDevice):
+    """Counts the bytes that are asked for."""
+
+    allocated = 0
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        self.allocated += math.prod(shape) * np.dtype(dtype).itemsize
+        return super().empty(shape, dtype)
+
+    def pinned(self, size: int) -> np.ndarray:
+        self.allocated += size
+        return super().pinned(size)
+
+    def upload(self, source: np.ndarray) -> np.ndarray:
+        self.allocated += source.nbytes
+        return super().upload(source)

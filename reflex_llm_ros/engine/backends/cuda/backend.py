@@ -23,45 +23,46 @@ import numpy as np
 from reflex_llm_ros.engine.backends.base import MakePlan, NextToken, no_plan, Progress
 from reflex_llm_ros.engine.backends.cuda.buffers import (
     allocate_cache,
-    ATTENTION_CHUNK,
     Batch,
     BATCH_ROWS,
-    buffer_bytes,
     Buffers,
 )
 from reflex_llm_ros.engine.backends.cuda.decode import DecodeStep
 from reflex_llm_ros.engine.backends.cuda.dispatch import Dispatcher
-from reflex_llm_ros.engine.backends.cuda.persistent import persistent_bytes, PersistentDecode
-from reflex_llm_ros.engine.backends.cuda.q8_activations import KINDS, q8_buffer_bytes
+from reflex_llm_ros.engine.backends.cuda.load_plan import (
+    DEVICE,
+    LoadPlan,
+    make_plan,
+    MAPPED,
+    PACKED,
+    PLANES,
+)
+from reflex_llm_ros.engine.backends.cuda.packed import PackedPlacement, REPACK
+from reflex_llm_ros.engine.backends.cuda.persistent import PersistentDecode
+from reflex_llm_ros.engine.backends.cuda.q8_activations import KINDS
 from reflex_llm_ros.engine.backends.cuda.q8_choice import Choice
 from reflex_llm_ros.engine.backends.cuda.q8_steps import KERNEL_FILES as Q8_KERNEL_FILES
+from reflex_llm_ros.engine.backends.cuda.q8_steps import PACKED_KERNEL_FILES as PACKED_Q8_FILES
 from reflex_llm_ros.engine.backends.cuda.q8_steps import Q8Steps
-from reflex_llm_ros.engine.backends.cuda.q8_weights import (
-    can_split,
-    PlanesPlacement,
-    STAGING_BYTES,
-)
+from reflex_llm_ros.engine.backends.cuda.q8_weights import PlanesPlacement
 from reflex_llm_ros.engine.backends.cuda.sampling import (
     DeviceSampling,
     MOST_CANDIDATES,
     SAMPLE,
-    sampling_bytes,
 )
+from reflex_llm_ros.engine.backends.cuda.staging import part_bytes, Staging
 from reflex_llm_ros.engine.backends.cuda.steps import CudaSteps
-from reflex_llm_ros.engine.backends.cuda.weights import (
-    DeviceTensor,
-    placed_bytes,
-    WeightPlacement,
-)
+from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor, WeightPlacement
 from reflex_llm_ros.engine.config import EngineConfig, FastPaths
-from reflex_llm_ros.engine.errors import DeviceError, EngineError, OutOfMemoryError
+from reflex_llm_ros.engine.errors import DeviceError, EngineError
 from reflex_llm_ros.engine.gguf_model import GgufModel
-from reflex_llm_ros.engine.memory import kv_bytes_per_position, MemoryReport, plan
+from reflex_llm_ros.engine.memory import MemoryReport
 from reflex_llm_ros.engine.models import dense
 
-KERNEL_FILES = (
-    'embed', 'norm', 'gemv', 'gemm', 'rope', 'kv_cache', 'attention', 'elementwise', 'argmax',
-    SAMPLE)
+KERNEL_FILES = ('norm', 'rope', 'kv_cache', 'attention', 'elementwise', 'argmax', SAMPLE)
+PRODUCT_FILES = {
+    DEVICE: ('embed', 'gemv', 'gemm'), MAPPED: ('embed', 'gemv', 'gemm'),
+    PACKED: (REPACK, 'packed_embed', 'packed_gemm'), PLANES: Q8_KERNEL_FILES}
 STEPS_AHEAD = 2
 """Decode steps launched before the oldest one's token is read."""
 
@@ -99,61 +100,35 @@ class CudaBackend:
     ) -> None:
         self.device = device
         sizes = model.config
-        position_bytes = kv_bytes_per_position(sizes, config.kv_cache)
-        self._scratch_bytes = buffer_bytes(sizes, 0) + sampling_bytes(sizes.vocab_size)
-        split = config.weights == 'auto' and can_split(model)
-        choice = Choice(KINDS[config.q8_activations], device.info.multiprocessors)
-        if split:
-            self._scratch_bytes += STAGING_BYTES + q8_buffer_bytes(
-                sizes, choice.kind, choice.partial_rows(sizes))
-        mapped, self.context_length = self._budget(model, config, position_bytes)
-        split = split and not mapped
-        packed = 0 if mapped else self._packed_bytes(model, config, fast, position_bytes)
-        self._cache_bytes = self.context_length * position_bytes
-        self._scratch_bytes += buffer_bytes(sizes, self.context_length) - buffer_bytes(sizes, 0)
-
-        held = packed + sum(
-            placed_bytes(tensor) for tensor in model.tensors.values()
-            if not mapped or len(tensor.shape) == 1)
+        plan = make_plan(device, model, config, fast)
+        self.context_length = plan.context_length
+        self._cache_bytes, self._scratch_bytes = plan.cache, plan.scratch
         on_progress(0.0, (
-            f'on {device.info.name}: weights {held >> 20} MiB, cache {self._cache_bytes >> 20} '
-            f'MiB for {self.context_length} tokens, scratch {self._scratch_bytes >> 20} MiB, of '
-            f'{device.free_bytes() >> 20} MiB free'))
+            f'on {device.info.name}: weights {plan.weights >> 20} MiB, cache '
+            f'{plan.cache >> 20} MiB for {plan.context_length} tokens, scratch '
+            f'{plan.scratch >> 20} MiB, of {device.free_bytes() >> 20} MiB free'))
 
-        files = (*KERNEL_FILES, *Q8_KERNEL_FILES) if split else KERNEL_FILES
+        files = kernel_files(plan)
         for index, file in enumerate(files):
             on_progress(0.15 * index / len(files), f'compiling {file}.cu')
             device.load(file)
-        phrase = 'mapping weights' if mapped else 'copying weights to the device'
-
-        def report(part: float) -> None:
-            on_progress(0.15 + 0.8 * part, phrase)
-
-        if split:
-            planes = PlanesPlacement(device, model, report)
-            weights = dense.load_weights(sizes, planes.place)
-            planes.finish()
-            self._weight_bytes = planes.device_bytes
-        else:
-            placement = WeightPlacement(device, model, mapped, report)
-            weights = dense.load_weights(sizes, placement.place)
-            self._weight_bytes = placement.device_bytes
-        self._weight_bytes += packed
+        weights, self._weight_bytes = _load(device, model, plan, on_progress)
 
         on_progress(0.95, 'warming up')
         self._dispatcher = Dispatcher()
         buffers = Buffers(device, sizes, self.context_length)
         cache = allocate_cache(device, sizes, config.kv_cache, self.context_length)
         common = (device, sizes, buffers, cache, fast, self._dispatcher)
-        steps = Q8Steps(*common, choice, weights) if split else CudaSteps(*common)
+        choice = Choice(KINDS[config.q8_activations], device.info.multiprocessors)
+        steps = Q8Steps(*common, choice, weights) if plan.q8 else CudaSteps(*common)
         device.write(buffers.tokens[:1], np.zeros(1, np.int32))
         device.write(buffers.positions[:1], np.zeros(1, np.int32))
         launches = DecodeStep(
             device, steps, weights, buffers, self._dispatcher, fast.cuda_graph)
         decode: DecodeStep | PersistentDecode = launches
-        if packed:
+        if plan.placement == PACKED:
             decode = PersistentDecode(
-                device, sizes, weights, buffers, cache, config.gemv_activations, launches,
+                device, sizes, weights, buffers, cache, plan.activations, launches,
                 self._dispatcher)
         sampling = DeviceSampling(
             device, buffers.tokens[:1], buffers.positions[:1], buffers.logits)
@@ -254,60 +229,6 @@ class CudaBackend:
             raise EngineError('the backend is closed')
         return self._loaded
 
-    def _budget(
-        self, model: GgufModel, config: EngineConfig, position_bytes: int
-    ) -> tuple[bool, int]:
-        """Decide whether to map weights and how long the cache is, allocating nothing."""
-        can_map = self.device.can_map_host_memory()
-        if config.weights == 'mapped' and not can_map:
-            raise EngineError(
-                f'{self.device.info.name} cannot read a mapped file; '
-                'set model.weights to auto or device')
-        copied = sum(placed_bytes(tensor) for tensor in model.tensors.values())
-        vectors = sum(
-            placed_bytes(tensor) for tensor in model.tensors.values() if len(tensor.shape) == 1)
-
-        def context(mapped: bool) -> int:
-            # Scratch comes by whole chunks: one more than the context is long covers the last.
-            chunk = buffer_bytes(model.config, ATTENTION_CHUNK) - buffer_bytes(model.config, 0)
-            # Where CPU and GPU share memory, a registered map is pinned in that memory.
-            held = vectors if mapped and not self.device.info.integrated else copied
-            return plan(
-                model.config, weights=held,
-                position_bytes=position_bytes - (-chunk // ATTENTION_CHUNK),
-                scratch=self._scratch_bytes + chunk, free=self.device.free_bytes(),
-                context_length=config.context_length, limit_mb=config.memory_limit_mb)
-
-        if config.weights == 'mapped':
-            return True, context(True)
-        try:
-            return False, context(False)
-        except OutOfMemoryError:
-            if config.weights == 'device' or not can_map:
-                raise
-            return True, context(True)
-
-    def _packed_bytes(
-        self, model: GgufModel, config: EngineConfig, fast: FastPaths, position_bytes: int
-    ) -> int:
-        """
-        Bytes that the persistent decode kernel holds, 0 where it does not run.
-
-        Its packed weights lie beside the file's, which prefill reads: it runs only where
-        both fit without a shorter context.
-        """
-        if config.gemv_activations == 'fp16' or not all(
-                (fast.gemv, fast.embd, fast.norm, fast.attn, fast.cuda_graph)):
-            return 0
-        packed = persistent_bytes(self.device.info, model, config.kv_cache)
-        self._scratch_bytes += packed
-        try:
-            fits = self._budget(model, config, position_bytes) == (False, self.context_length)
-        except OutOfMemoryError:
-            fits = False
-        self._scratch_bytes -= packed
-        return packed if fits else 0
-
     def _write_input(self, tokens: Sequence[int], position: int) -> None:
         buffers, size = self.loaded().buffers, len(tokens)
         self.device.write(buffers.tokens[:size], np.asarray(tokens, np.int32))
@@ -328,3 +249,34 @@ class Loaded:
         self.steps = steps
         self.decode = decode
         self.sampling = sampling
+
+
+def kernel_files(plan: LoadPlan) -> tuple[str, ...]:
+    """Return the kernel files that a model placed like this needs, besides decode.cu."""
+    if plan.placement == PACKED and plan.q8:
+        return (*KERNEL_FILES, REPACK, *PACKED_Q8_FILES)
+    return (*KERNEL_FILES, *PRODUCT_FILES[plan.placement])
+
+
+def _load(
+    device: Any, model: GgufModel, plan: LoadPlan, on_progress: Progress
+) -> tuple[dense.DenseWeights[DeviceTensor], int]:
+    """Place a model's weights; returns them and the bytes of device memory they take."""
+    total = sum(tensor.data.nbytes for tensor in model.tensors.values())
+    phrase = f'{"mapping" if plan.placement == MAPPED else "copying"} {total >> 20} MiB of weights'
+
+    def report(placed: int) -> None:
+        on_progress(0.15 + 0.8 * placed / total, phrase)
+
+    part = part_bytes(model)
+    staging = Staging(device, part)
+    if plan.placement in (DEVICE, MAPPED):
+        placement = WeightPlacement(device, model, plan.placement == MAPPED, staging, report)
+        weights = dense.load_weights(model.config, placement.place)
+        device.synchronize()
+        return weights, placement.device_bytes
+    kind = PackedPlacement if plan.placement == PACKED else PlanesPlacement
+    repacking = kind(device, model, staging, part, report)
+    weights = dense.load_weights(model.config, repacking.place)
+    repacking.finish()
+    return weights, repacking.device_bytes

@@ -144,6 +144,18 @@ class CudaDevice:
         with _cuda_errors():
             destination.set(np.ascontiguousarray(source), stream=self._stream)
 
+    def pinned(self, size: int) -> np.ndarray:
+        """Allocate bytes (size,) of host memory that the device copies from by itself."""
+        with _cuda_errors():
+            return np.frombuffer(cp.cuda.alloc_pinned_memory(size), np.uint8, size)
+
+    def write_pinned(self, destination: cp.ndarray, source: np.ndarray) -> None:
+        """Copy from ``pinned`` memory, in stream order; it is read until the copy ends."""
+        with _cuda_errors():
+            cp.cuda.runtime.memcpyAsync(
+                destination.data.ptr, source.ctypes.data, source.nbytes,
+                cp.cuda.runtime.memcpyHostToDevice, self._stream.ptr)
+
     def upload(self, source: np.ndarray) -> cp.ndarray:
         """Copy a host array into new device memory."""
         array = self.empty(source.shape, source.dtype)

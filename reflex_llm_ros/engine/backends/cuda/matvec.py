@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from reflex_llm_ros.engine.backends.cuda.dispatch import Dispatcher, REFERENCE, Variant
 from reflex_llm_ros.engine.backends.cuda.host_reference import HostReference
+from reflex_llm_ros.engine.backends.cuda.packed import PackedTensor
 from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor
 from reflex_llm_ros.engine.config import FastPaths
 
@@ -37,8 +38,9 @@ class Matvec:
     """
     The matrix products of a forward pass.
 
-    One token runs on the ``gemv`` kernels, several on ``gemm``; x is (N, K) float16. Kernels
-    of a type agree to the bit, so that fused, single and batched launches may be mixed.
+    One token runs on the ``gemv`` kernels, several on ``gemm``, any number on ``packed_gemm``
+    where the matrix is packed; x is (N, K) float16. Kernels of a type agree to the bit, so that
+    fused, single and batched launches may be mixed.
     """
 
     def __init__(
@@ -57,18 +59,15 @@ class Matvec:
     def logits(self, y: Any, x: Any, weight: DeviceTensor, spare: Any) -> None:
         """``y = x @ weight.T``, y (1, M) float32; ``spare`` (1, M) float16 may be written."""
         self._run(
-            [*self._variants('gemv_logits', weight, (y, x, weight.data)),
+            [*self._variants('gemv_logits', weight, (y, x, weight.data), 1),
              *self._in_two_steps(self._product(spare, x, weight), 'halves_to_floats', y, spare)],
             lambda: self._reference.linear(y, x, weight))
 
     def add(self, residual: Any, x: Any, weight: DeviceTensor, spare: Any) -> None:
         """``residual += x @ weight.T``: residual (N, M) float32, ``spare`` as float16."""
-        rows = len(x)
-        arguments: tuple[Any, ...] = (residual, residual, x, weight.data)
-        if rows > 1:
-            arguments = (*arguments, np.int32(rows))
+        family = 'gemv_add' if len(x) == 1 else 'gemm_add'
         self._run(
-            [*self._variants('gemv_add' if rows == 1 else 'gemm_add', weight, arguments),
+            [*self._variants(family, weight, (residual, residual, x, weight.data), len(x)),
              *self._in_two_steps(
                  self._product(spare, x, weight), 'residual_add', residual, spare)],
             lambda: self._reference.linear(residual, x, weight, residual))
@@ -78,11 +77,12 @@ class Matvec:
     ) -> None:
         """Gate and up of one x: in one launch for one token and one type."""
         first, second = weights
-        if len(x) > 1 or first.kernel_type != second.kernel_type:
+        packed = isinstance(first, PackedTensor)
+        if len(x) > 1 or packed or first.kernel_type != second.kernel_type:
             self._one_by_one(outputs, x, weights)
             return
         arguments = (*outputs, x, first.data, second.data)
-        variants = self._variants('gemv_pair', first, arguments, rows=2 * first.rows)
+        variants = self._variants('gemv_pair', first, arguments, 1, rows=2 * first.rows)
         self._run(variants, lambda: self._one_by_one(outputs, x, weights), SINGLE_LAUNCHES)
 
     def triple(
@@ -91,7 +91,8 @@ class Matvec:
     ) -> None:
         """Q, k and v of one x: in one launch for one token and the types that have a kernel."""
         types = tuple(weight.kernel_type for weight in weights)
-        if len(x) > 1 or types not in TRIPLES:
+        packed = isinstance(weights[0], PackedTensor)
+        if len(x) > 1 or packed or types not in TRIPLES:
             self._one_by_one(outputs, x, weights)
             return
         sizes = [np.int32(weight.rows) for weight in weights]
@@ -103,10 +104,8 @@ class Matvec:
         self._run(variants, lambda: self._one_by_one(outputs, x, weights), SINGLE_LAUNCHES)
 
     def _product(self, y: Any, x: Any, weight: DeviceTensor) -> list[Variant]:
-        rows = len(x)
-        if rows == 1:
-            return self._variants('gemv', weight, (y, x, weight.data))
-        return self._variants('gemm', weight, (y, x, weight.data, np.int32(rows)))
+        family = 'gemv' if len(x) == 1 else 'gemm'
+        return self._variants(family, weight, (y, x, weight.data), len(x))
 
     def _in_two_steps(
         self, products: list[Variant], kernel: str, y: Any, spare: Any
@@ -129,11 +128,16 @@ class Matvec:
             self.single(y, x, weight)
 
     def _variants(
-        self, family: str, weight: DeviceTensor, arguments: tuple[Any, ...],
+        self, family: str, weight: DeviceTensor, arguments: tuple[Any, ...], tokens: int,
         rows: int | None = None
     ) -> list[Variant]:
-        arguments = (*arguments, np.int32(weight.rows), np.int32(weight.columns))
+        shape = (np.int32(weight.rows), np.int32(weight.columns))
+        if isinstance(weight, PackedTensor):
+            name = f'packed_gemm{family[len("gemv"):]}_{weight.kernel_type}'
+            return [Variant(name, self._launch('packed_gemm', name, weight.rows, (
+                *arguments, np.int32(tokens), *shape, *weight.place)))]
         file = family.split('_')[0]
+        arguments = (*arguments, *([np.int32(tokens)] if file == 'gemm' else []), *shape)
         return [
             Variant(name, self._launch(file, name, rows or weight.rows, arguments))
             for name in self._names(f'{family}_{weight.kernel_type}', weight)]

@@ -12,14 +12,21 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Matrices in the packed layout of kernels/packed.cuh, repacked on the device."""
+"""Matrices in the packed layout of kernels/packed.cuh, repacked on the device as they come."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+import math
 from typing import Any
 
 import numpy as np
-from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor
+from reflex_llm_ros.engine.backends.cuda.staging import Staging
+from reflex_llm_ros.engine.backends.cuda.weights import (
+    DeviceTensor,
+    MATRIX_TYPES,
+    WeightPlacement,
+)
+from reflex_llm_ros.engine.gguf_model import GgufModel, Tensor
 
 REPACK = 'repack'
 BLOCK = 128
@@ -33,56 +40,125 @@ FORMATS = {
     'q4k': 'PackedQ4K', 'q5k': 'PackedQ5K', 'q6k': 'PackedQ6K', 'q4_0': 'PackedQ4_0',
     'q4_1': 'PackedQ4_1', 'q5_0': 'PackedQ5_0', 'q5_1': 'PackedQ5_1', 'q8_0': 'PackedQ8_0'}
 """What kernels call the layout of a type."""
+STACKED, INTERLEAVED = ('attn_q', 'attn_k'), ('ffn_gate', 'ffn_up')
+"""Matrices of a layer that are packed as one: one under the other; two rows of each in turn."""
 
 
 @dataclass(frozen=True)
-class PackedMatrix:
-    """Matrices of one type and width, one under the other: ``data`` (bytes,) uint8."""
+class PackedTensor(DeviceTensor):
+    """
+    A matrix whose rows lie in a packed one, which other matrices may share.
 
-    data: Any
-    kernel_type: str
-    rows: int
-    columns: int
+    ``data`` (bytes,) is the packed matrix. Row r is row ``first_row + r % rows_a_quad`` of
+    quad ``first_quad + r // rows_a_quad``.
+    """
 
+    first_quad: int
+    rows_a_quad: int
+    first_row: int
 
-def can_pack(matrices: Sequence[DeviceTensor]) -> bool:
-    """Whether matrices can be one packed matrix: one type that has a layout, whole steps."""
-    first = matrices[0]
-    return first.kernel_type in STEP_BYTES and first.columns % STEP_COLUMNS == 0 and all(
-        matrix.kernel_type == first.kernel_type and matrix.columns == first.columns
-        and matrix.rows % QUAD == 0 for matrix in matrices)
-
-
-def packed_bytes(matrices: Sequence[DeviceTensor]) -> int:
-    """Bytes of the packed matrix: as many as the file's blocks."""
-    first = matrices[0]
-    quads = sum(matrix.rows for matrix in matrices) // QUAD
-    return quads * (first.columns // STEP_COLUMNS) * STEP_BYTES[first.kernel_type]
+    @property
+    def place(self) -> tuple[np.int32, np.int32, np.int32]:
+        """Return what kernels are told of where the rows are."""
+        return np.int32(self.first_quad), np.int32(self.rows_a_quad), np.int32(self.first_row)
 
 
-def pack(device: Any, matrices: Sequence[DeviceTensor]) -> PackedMatrix:
-    """Pack matrices one under the other."""
-    return _pack(device, matrices, [
-        (sum(matrix.rows for matrix in matrices[:index]) // QUAD, QUAD, 0)
-        for index in range(len(matrices))])
+def shared_by(name: str) -> tuple[str, ...]:
+    """Return the names of the tensors that are packed as one with this one, in their order."""
+    for roles in (STACKED, INTERLEAVED):
+        for role in roles:
+            before, found, after = name.partition(f'.{role}.')
+            if found:
+                return tuple(f'{before}.{other}.{after}' for other in roles)
+    return (name,)
 
 
-def pack_pair(device: Any, gate: DeviceTensor, up: DeviceTensor) -> PackedMatrix:
-    """Pack gate and up: two rows of each in turn, so that one warp has both of a pair."""
-    return _pack(device, (gate, up), [(0, 2, 0), (0, 2, 2)])
+def cannot_pack(model: GgufModel) -> str:
+    """Say in a phrase why a model's matrices cannot all be packed; empty where they can."""
+    for name, tensor in model.tensors.items():
+        if len(tensor.shape) != 2:
+            continue
+        rows, columns = tensor.shape
+        if MATRIX_TYPES.get(tensor.type) not in STEP_BYTES:
+            return f'{name} is {tensor.type.name}'
+        if rows % QUAD or columns % STEP_COLUMNS:
+            return f'{name} is {rows} by {columns}'
+        types = {model.tensors[other].type.name for other in shared_by(name)}
+        if len(types) > 1:
+            return f'{" and ".join(shared_by(name))} differ in type'
+    return ''
 
 
-def _pack(
-    device: Any, matrices: Sequence[DeviceTensor], places: Sequence[tuple[int, int, int]]
-) -> PackedMatrix:
-    """Pack each matrix from its first quad on, so many rows a quad, from a row of it on."""
-    first = matrices[0]
-    data = device.empty((packed_bytes(matrices),), np.uint8)
-    kernel = device.function(REPACK, f'repack_{first.kernel_type}')
-    for matrix, place in zip(matrices, places, strict=True):
-        threads = matrix.rows * matrix.columns // 32
-        device.launch(kernel, (-(-threads // BLOCK),), BLOCK, (
-            data, matrix.data, np.int32(0), np.int32(matrix.rows), np.int32(matrix.columns),
-            *(np.int32(number) for number in place)))
-    return PackedMatrix(
-        data, first.kernel_type, sum(matrix.rows for matrix in matrices), first.columns)
+class PackedPlacement:
+    """
+    Places the tensors of a model that can be packed: vectors as always, matrices packed.
+
+    The device repacks them, ``staging.part_bytes`` of the file at a time. The file must stay
+    open until ``finish`` has given the staging memory back.
+    """
+
+    def __init__(
+        self, device: Any, model: GgufModel, staging: Staging, part_bytes: int,
+        on_progress: Callable[[int], None]
+    ) -> None:
+        self._device = device
+        self._model = model
+        self._staging = staging
+        self._part = device.empty((part_bytes,), np.uint8)
+        self._vectors = WeightPlacement(device, model, False, staging, lambda placed: None)
+        self._on_progress = on_progress
+        self._matrices: dict[str, Any] = {}
+        self._placed = 0
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of what has been placed."""
+        return self._vectors.device_bytes + sum(
+            int(matrix.nbytes) for matrix in self._matrices.values())
+
+    def place(self, name: str) -> DeviceTensor:
+        """Place the tensor of that name."""
+        tensor = self._model.tensors[name]
+        placed = self._vectors.place(name) if len(tensor.shape) == 1 else self._pack(name, tensor)
+        self._placed += tensor.data.nbytes
+        self._on_progress(self._placed)
+        return placed
+
+    def finish(self) -> None:
+        """Wait for the last part and free the staging memory."""
+        self._device.synchronize()
+        self._part = None
+
+    def _pack(self, name: str, tensor: Tensor) -> PackedTensor:
+        names = shared_by(name)
+        kind = MATRIX_TYPES[tensor.type]
+        rows, columns = tensor.shape
+        if names[0] not in self._matrices:
+            elements = sum(math.prod(self._model.tensors[other].shape) for other in names)
+            steps = elements // (QUAD * STEP_COLUMNS)
+            self._matrices[names[0]] = self._device.empty((steps * STEP_BYTES[kind],), np.uint8)
+        packed = PackedTensor(
+            self._matrices[names[0]], kind, rows, columns, tensor, *self._place_of(name, names))
+        self._repack(packed)
+        return packed
+
+    def _place_of(self, name: str, names: tuple[str, ...]) -> tuple[int, int, int]:
+        index = names.index(name)
+        if any(f'.{role}.' in name for role in INTERLEAVED):
+            share = QUAD // len(INTERLEAVED)
+            return 0, share, share * index
+        before = sum(self._model.tensors[other].shape[0] for other in names[:index])
+        return before // QUAD, QUAD, 0
+
+    def _repack(self, packed: PackedTensor) -> None:
+        blocks = packed.host.data
+        step = self._part.nbytes // blocks.shape[1]
+        kernel = self._device.function(REPACK, f'repack_{packed.kernel_type}')
+        for first in range(0, packed.rows, step):
+            source = blocks[first:first + step]
+            part = self._part[:source.nbytes]
+            self._staging.copy(part, source.reshape(-1))
+            threads = len(source) * packed.columns // 32
+            self._device.launch(kernel, (-(-threads // BLOCK),), BLOCK, (
+                packed.data, part, np.int32(first), np.int32(len(source)),
+                np.int32(packed.columns), *packed.place))

@@ -14,8 +14,7 @@
 
 """The decode step as one persistent kernel (kernels/decode.cu) over packed weights."""
 
-from collections.abc import Iterator, Sequence
-import logging
+from collections.abc import Sequence
 import math
 from typing import Any
 
@@ -25,22 +24,17 @@ from reflex_llm_ros.engine.backends.cuda.decode import DecodeStep, RING_LENGTH
 from reflex_llm_ros.engine.backends.cuda.device_info import DeviceInfo
 from reflex_llm_ros.engine.backends.cuda.dispatch import Dispatcher
 from reflex_llm_ros.engine.backends.cuda.packed import (
-    can_pack,
+    cannot_pack,
     FORMATS,
-    pack,
-    pack_pair,
-    packed_bytes,
-    PackedMatrix,
-    QUAD,
-    REPACK,
+    PackedTensor,
     STEP_BYTES,
     STEP_COLUMNS,
 )
 from reflex_llm_ros.engine.backends.cuda.steps import turns
-from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor, MATRIX_TYPES
+from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor
 from reflex_llm_ros.engine.errors import DeviceError
 from reflex_llm_ros.engine.gguf_model import GgufModel, ModelConfig
-from reflex_llm_ros.engine.models.dense import DenseLayer, DenseWeights, load_weights
+from reflex_llm_ros.engine.models.dense import DenseLayer, DenseWeights
 
 DECODE = 'decode'
 THREADS = 384
@@ -58,19 +52,15 @@ LAYER = np.dtype([(name, np.uint64) for name in (
 SMALLEST_SHARED_BYTES = 128 << 10
 """A block with less holds no ring that hides the memory's latency."""
 
-log = logging.getLogger(__name__)
-
 WORK_FIELDS = ('x', 'qkv', 'heads', 'hidden', 'parts', 'weights', 'best', 'arrived')
 
 
-def refusal(
-    info: DeviceInfo, config: ModelConfig, weights: DenseWeights[DeviceTensor], kv_cache: str
-) -> str:
+def refusal(info: DeviceInfo, model: GgufModel, kv_cache: str) -> str:
     """Say in a phrase why the persistent kernel cannot run a model; empty where it can."""
-    layer = weights.layers[0]
+    config = model.config
     if info.shared_bytes < SMALLEST_SHARED_BYTES:
         return f'a block has only {info.shared_bytes >> 10} KiB of shared memory'
-    if layer.attn_q_norm is None or config.rope.pairing != 'half':
+    if not config.qk_norm or config.rope.pairing != 'half':
         return 'it is no Qwen3'
     if config.head_dim != HEAD_DIM:
         return f'its heads have {config.head_dim} elements, not {HEAD_DIM}'
@@ -78,27 +68,13 @@ def refusal(
         return f'more than {MOST_SHARED_HEADS} query heads share keys'
     if kv_cache != 'f16':
         return f'its cache is {kv_cache}'
-    if config.vocab_size % QUAD or not all(map(can_pack, _matrices(weights))):
-        return 'its matrices are not all of types and sizes that can be packed'
-    return ''
+    return cannot_pack(model)
 
 
-def persistent_bytes(info: DeviceInfo, model: GgufModel, kv_cache: str) -> int:
-    """Bytes of packed weights and buffers; 0 where the kernel cannot run the model."""
-    def describe(name: str) -> DeviceTensor:
-        tensor = model.tensors[name]
-        rows, columns = tensor.shape if len(tensor.shape) == 2 else (1, tensor.shape[0])
-        return DeviceTensor(None, MATRIX_TYPES.get(tensor.type, 'f16'), rows, columns, tensor)
-
-    config = model.config
-    weights = load_weights(config, describe)
-    reason = refusal(info, config, weights, kv_cache)
-    if reason:
-        log.info('no persistent decode kernel: %s', reason)
-        return 0
-    buffers = sum(math.prod(shape) * np.dtype(dtype).itemsize for _, shape, dtype in
-                  _work_shapes(config, info.multiprocessors))
-    return sum(map(packed_bytes, _matrices(weights))) + buffers
+def work_bytes(config: ModelConfig, multiprocessors: int) -> int:
+    """Bytes of the buffers that blocks pass results through."""
+    return sum(math.prod(shape) * np.dtype(dtype).itemsize for _, shape, dtype in
+               _work_shapes(config, multiprocessors))
 
 
 def defines(
@@ -121,7 +97,7 @@ class PersistentDecode:
     """
     One token a launch, on the device alone; to callers the same as ``decode.DecodeStep``.
 
-    Weights are packed beside those given. Where a launch fails, ``simpler`` takes over.
+    All matrices are packed. Where a launch fails, ``simpler`` takes over.
     """
 
     def __init__(
@@ -134,15 +110,16 @@ class PersistentDecode:
         self._dispatcher = dispatcher
         self._taken_over: int | None = None
         self._blocks = device.info.multiprocessors
-        types = _types(weights)
+        matrices = _matrices(weights)
+        types = sorted({matrix.kernel_type for matrix in (*matrices, weights.token_embd)})
         self._shared_bytes = self._compile(config, types, activations)
-        device.load(REPACK)
-        packed = _Packer(device, weights, types)
         parts = _parts(config, self._blocks)
         work = {name: device.upload(np.zeros(shape, dtype)) for name, shape, dtype in
                 _work_shapes(config, self._blocks)}
-        stages = device.upload(np.array(packed.stages, STAGE).view(np.uint8))
-        table = device.upload(np.array([packed.table], STAGE).view(np.uint8))
+        stages = device.upload(np.array(
+            [_stage(matrix, types) for matrix in matrices], STAGE).view(np.uint8))
+        table = device.upload(np.array(
+            [_stage(weights.token_embd, types)], STAGE).view(np.uint8))
         layers = device.upload(np.array([
             _layer(layer, layer_cache) for layer, layer_cache in
             zip(weights.layers, cache, strict=True)], LAYER).view(np.uint8))
@@ -155,7 +132,7 @@ class PersistentDecode:
             device.upload(turns(config.rope.frequencies)), weights.output_norm.data, table, places,
             np.int32(config.block_count), np.int32(parts), np.int32(RING_LENGTH),
             np.float32(config.rms_eps), np.float32(scale))
-        self._held = (packed.matrices, work)
+        self._held = (weights, work)
         self._launched = 0
         self._numbers = [0] * RING_LENGTH
 
@@ -193,53 +170,18 @@ class PersistentDecode:
         return needed
 
 
-class _Packer:
-    """Stages of the kernel, in its order, and what holds their weights."""
-
-    def __init__(
-        self, device: Any, weights: DenseWeights[DeviceTensor], types: Sequence[str]
-    ) -> None:
-        self._types = types
-        self.matrices: list[PackedMatrix] = []
-        self.stages: list[tuple[int, ...]] = []
-        for layer in weights.layers:
-            for matrix in (
-                    pack(device, (layer.attn_q, layer.attn_k)), pack(device, (layer.attn_v,)),
-                    pack(device, (layer.attn_output,)),
-                    pack_pair(device, layer.ffn_gate, layer.ffn_up),
-                    pack(device, (layer.ffn_down,))):
-                self._add(matrix)
-        self._add(pack(device, (weights.output,)))
-        self.table = self.stages[-1]
-        if weights.token_embd is not weights.output:
-            table = pack(device, (weights.token_embd,))
-            self.matrices.append(table)
-            self.table = self._stage(table)
-
-    def _add(self, matrix: PackedMatrix) -> None:
-        self.matrices.append(matrix)
-        self.stages.append(self._stage(matrix))
-
-    def _stage(self, matrix: PackedMatrix) -> tuple[int, ...]:
-        return (_address(matrix.data), matrix.rows // QUAD, matrix.columns // STEP_COLUMNS,
-                self._types.index(matrix.kernel_type), STEP_BYTES[matrix.kernel_type])
+def _matrices(weights: DenseWeights[DeviceTensor]) -> list[DeviceTensor]:
+    """Return the first matrix of each that the kernel multiplies with, in its order."""
+    return [matrix for layer in weights.layers for matrix in (
+        layer.attn_q, layer.attn_v, layer.attn_output, layer.ffn_gate, layer.ffn_down)
+    ] + [weights.output]
 
 
-def _types(weights: DenseWeights[DeviceTensor]) -> tuple[str, ...]:
-    """Types of a model's matrices, each once."""
-    return tuple(sorted({matrix.kernel_type for group in _matrices(weights) for matrix in group}))
-
-
-def _matrices(weights: DenseWeights[DeviceTensor]) -> Iterator[tuple[DeviceTensor, ...]]:
-    for layer in weights.layers:
-        yield layer.attn_q, layer.attn_k
-        yield (layer.attn_v,)
-        yield (layer.attn_output,)
-        yield layer.ffn_gate, layer.ffn_up
-        yield (layer.ffn_down,)
-    yield (weights.output,)
-    if weights.token_embd is not weights.output:
-        yield (weights.token_embd,)
+def _stage(matrix: DeviceTensor, types: Sequence[str]) -> tuple[int, ...]:
+    assert isinstance(matrix, PackedTensor), matrix.host.name
+    steps, step_bytes = matrix.columns // STEP_COLUMNS, STEP_BYTES[matrix.kernel_type]
+    return (_address(matrix.data), matrix.data.nbytes // (steps * step_bytes), steps,
+            types.index(matrix.kernel_type), step_bytes)
 
 
 def _layer(layer: DenseLayer[DeviceTensor], cache: LayerCache) -> tuple[int, ...]:

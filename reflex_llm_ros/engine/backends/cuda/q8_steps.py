@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from reflex_llm_ros.engine.backends.cuda.buffers import Batch, Buffers, LayerCache
 from reflex_llm_ros.engine.backends.cuda.dispatch import Dispatcher, REFERENCE, Variant
+from reflex_llm_ros.engine.backends.cuda.packed import PackedTensor
 from reflex_llm_ros.engine.backends.cuda.q8_activations import Q8Buffers, qkv_rows
 from reflex_llm_ros.engine.backends.cuda.q8_choice import Choice
 from reflex_llm_ros.engine.backends.cuda.q8_reference import Q8Reference
@@ -33,6 +34,7 @@ from reflex_llm_ros.engine.models.dense import DenseLayer, DenseWeights
 KERNEL_FILES = (
     'q8_embed', 'q8_gemv', 'q8_gemm', 'q8_norm', 'q8_quantize', 'q8_swiglu', 'q8_heads',
     'q8_layer')
+PACKED_KERNEL_FILES = ('q8_packed', 'q8_norm', 'q8_quantize', 'q8_swiglu', 'q8_heads')
 BLOCK = 128
 WARPS = BLOCK // 32
 NORM_BLOCK = 512
@@ -40,7 +42,10 @@ NORM_BLOCK = 512
 
 class Q8Steps:
     """
-    Implements ``models.dense.DenseSteps`` for a model whose matrices are all split.
+    Implements ``models.dense.DenseSteps`` for a model whose matrices are all Q8_0.
+
+    They lie in planes, or packed for the persistent kernel: then only batches come here, and
+    decode steps where that kernel has failed, and all take one launch an operation.
 
     A decode step takes six launches a layer: projections with all up to the cache, attention,
     quantizing its output, the output projection with the feed-forward's norm, gate and up with
@@ -62,6 +67,7 @@ class Q8Steps:
         self._dispatcher = dispatcher
         self._choice = choice
         self._kind = choice.kind
+        self._packed = isinstance(weights.output, PackedTensor)
         self._rows = WARPS * choice.rows_a_warp
         self._own = Q8Buffers(
             device, config, self._kind, choice.partial_rows(config))
@@ -80,9 +86,11 @@ class Q8Steps:
     def embed(self, table: DeviceTensor, batch: Batch) -> Any:
         """Rows of the embedding, x (N, E) float32, and the first layer's norm of them."""
         x = self._buffers.x[:batch.size]
-        self._run('embd', self._fast.embd, [Variant('embed_q8', lambda: self._launch(
-            'q8_embed', 'embed_q8', (-(-table.columns // BLOCK), batch.size), x, batch.tokens,
-            table.data, planes(table).scales, np.int32(table.columns)))],
+        file, name = ('q8_packed', 'embed_q8_packed') if self._packed else (
+            'q8_embed', 'embed_q8')
+        self._run('embd', self._fast.embd, [Variant(name, lambda: self._launch(
+            file, name, (-(-table.columns // BLOCK), batch.size), x, batch.tokens,
+            *_matrix(table), np.int32(table.columns)))],
             lambda: self._reference.embed(x, table, batch.tokens))
         self._norm(x, None, self._first_norm)
         return x
@@ -152,11 +160,9 @@ class Q8Steps:
             return logits
         if batch.size > 1:
             self._norm(x[batch.size - 1:], None, norm)
-        weight = planes(output)
         self._fused_or('q8_head', 1, lambda name: self._launch(
-            'q8_layer', name, (-(-weight.rows // self._rows),), logits, own.normed, own.squares,
-            weight.data, weight.scales, np.int32(weight.rows), np.int32(weight.columns),
-            self._eps),
+            'q8_layer', name, (-(-output.rows // self._rows),), logits, own.normed, own.squares,
+            *_matrix(output), np.int32(output.rows), np.int32(output.columns), self._eps),
             lambda: self._product(logits, own.normed, self._factors(1), output))
         return logits
 
@@ -265,14 +271,16 @@ class Q8Steps:
         chunk = chunk or columns
         chunks = -(-columns // chunk)
         blocks = -(-rows // WARPS)
-        matrix = (weight.data, planes(weight).scales)
+        matrix = _matrix(weight)
         shape = (np.int32(rows), np.int32(columns))
         out = y[0, first:] if size == 1 else y.reshape(-1)[first:]
 
         def batched() -> None:
+            file, name = ('q8_packed', 'gemm_q8_packed') if self._packed else (
+                'q8_gemm', 'gemm_q8')
             self._launch(
-                'q8_gemm', f'gemm_q8_{kind}', (blocks,), out, x, factors, *matrix,
-                np.int32(size), *shape, np.int32(y.shape[1]), np.int32(chunk))
+                file, f'{name}_{kind}', (blocks,), out, x, factors, *matrix, np.int32(size),
+                *shape, np.int32(y.shape[1]), np.int32(chunk))
 
         def single() -> None:
             self._launch(
@@ -287,7 +295,7 @@ class Q8Steps:
                 'q8_gemv', 'splitk_combine', (-(-rows // BLOCK),), out, self._own.partials,
                 np.int32(rows), np.int32(chunks))
 
-        if size == 1:
+        if size == 1 and not self._packed:
             name, launch = ('gemv_q8_split', split) if chunks > 1 else ('gemv_q8', single)
         else:
             name, launch = 'gemm_q8', batched
@@ -302,7 +310,7 @@ class Q8Steps:
         name = f'{kernel}_{self._kind.name}' + (
             self._choice.suffix if suffix is None else suffix)
         variants = [Variant(f'{kernel} in parts', separate)]
-        if size == 1 and self._fast.gemv and self._fast.norm:
+        if size == 1 and self._fast.gemv and self._fast.norm and not self._packed:
             variants.insert(0, Variant(name, lambda: fused(name)))
         self._dispatcher.run(kernel, variants)
 
@@ -316,3 +324,10 @@ class Q8Steps:
         self, file: str, kernel: str, grid: tuple[int, ...], *arguments: Any, block: int = BLOCK
     ) -> None:
         self._device.launch(self._device.function(file, kernel), grid, block, arguments)
+
+
+def _matrix(weight: DeviceTensor) -> tuple[Any, ...]:
+    """Return what kernels are given of a matrix: two planes, or packed bytes and a place."""
+    if isinstance(weight, PackedTensor):
+        return (weight.data, *weight.place)
+    return (weight.data, planes(weight).scales)

@@ -20,6 +20,7 @@ from typing import Any
 
 from gguf import GGMLQuantizationType
 import numpy as np
+from reflex_llm_ros.engine.backends.cuda.staging import Staging
 from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor, WeightPlacement
 from reflex_llm_ros.engine.gguf_model import GgufModel, Tensor
 
@@ -28,8 +29,6 @@ GROUP = 32
 BLOCK_HALVES = 17
 BLOCK_BYTES = 2 * BLOCK_HALVES
 SPLIT_BLOCK = 128
-STAGING_BYTES = 32 << 20
-"""Bytes of the file on the device at a time, beside the planes made of them."""
 MAX_HEAD = 256
 
 
@@ -58,21 +57,21 @@ class PlanesPlacement:
     """
     Places the tensors of a model for which ``can_split``: vectors as always, matrices split.
 
-    The device splits them, a part of ``STAGING_BYTES`` at a time. The file must stay open until
+    The device splits them, ``part_bytes`` of the file at a time. The file must stay open until
     ``finish`` has given the staging memory back.
     """
 
     def __init__(
-        self, device: Any, model: GgufModel, on_progress: Callable[[float], None]
+        self, device: Any, model: GgufModel, staging: Staging, part_bytes: int,
+        on_progress: Callable[[int], None]
     ) -> None:
         self._device = device
         self._model = model
-        self._vectors = WeightPlacement(device, model, False, lambda part: None)
+        self._staging = staging
+        self._part = device.empty((part_bytes,), np.uint8)
+        self._vectors = WeightPlacement(device, model, False, staging, lambda placed: None)
         self._on_progress = on_progress
-        self._total = sum(tensor.data.nbytes for tensor in model.tensors.values())
         self._placed = 0
-        largest = max(tensor.data.nbytes for tensor in model.tensors.values())
-        self._staging = device.empty((min(largest, STAGING_BYTES),), np.uint8)
         self._matrix_bytes = 0
 
     @property
@@ -83,31 +82,30 @@ class PlanesPlacement:
     def place(self, name: str) -> DeviceTensor:
         """Place the tensor of that name."""
         tensor = self._model.tensors[name]
+        placed = self._vectors.place(name) if len(tensor.shape) == 1 else self._split(tensor)
         self._placed += tensor.data.nbytes
-        self._on_progress(self._placed / self._total)
-        if len(tensor.shape) == 1:
-            return self._vectors.place(name)
-        self._matrix_bytes += tensor.data.nbytes
-        return self._split(tensor)
+        self._on_progress(self._placed)
+        return placed
 
     def finish(self) -> None:
         """Wait for the last part and free the staging memory."""
         self._device.synchronize()
-        self._staging = None
+        self._part = None
 
     def _split(self, tensor: Tensor) -> PlanesTensor:
         rows, columns = tensor.shape
         words = self._device.empty((rows, columns), np.int8)
         scales = self._device.empty((rows, columns // GROUP), np.float16)
-        row_blocks = columns // GROUP
-        step = max(1, self._staging.nbytes // (row_blocks * BLOCK_BYTES))
+        self._matrix_bytes += tensor.data.nbytes
+        step = self._part.nbytes // (columns // GROUP * BLOCK_BYTES)
         for first in range(0, rows, step):
-            part = tensor.data[first:first + step]
-            blocks = part.nbytes // BLOCK_BYTES
-            self._device.write(self._staging[:part.nbytes], part.reshape(-1))
+            source = tensor.data[first:first + step]
+            part = self._part[:source.nbytes]
+            self._staging.copy(part, source.reshape(-1))
+            blocks = source.nbytes // BLOCK_BYTES
             self._device.launch(
                 self._device.function('q8_embed', 'split_q8'),
                 (-(-blocks * BLOCK_HALVES // SPLIT_BLOCK),), SPLIT_BLOCK,
-                (words[first:first + step], scales[first:first + step],
-                 self._staging[:part.nbytes], np.int64(blocks)))
+                (words[first:first + step], scales[first:first + step], part,
+                 np.int64(blocks)))
         return PlanesTensor(words, KERNEL_TYPE, rows, columns, tensor, scales)

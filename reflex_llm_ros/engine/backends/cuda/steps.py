@@ -29,6 +29,7 @@ from reflex_llm_ros.engine.backends.cuda.buffers import (
 from reflex_llm_ros.engine.backends.cuda.dispatch import Dispatcher, REFERENCE, Variant
 from reflex_llm_ros.engine.backends.cuda.host_reference import HostReference
 from reflex_llm_ros.engine.backends.cuda.matvec import Matvec
+from reflex_llm_ros.engine.backends.cuda.packed import PackedTensor
 from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor
 from reflex_llm_ros.engine.config import FastPaths
 from reflex_llm_ros.engine.gguf_model import ModelConfig
@@ -40,7 +41,8 @@ SPLIT_HEADS = 4
 SPLIT_BLOCKS = 4
 """Blocks of split attention that a multiprocessor holds."""
 NORM_BLOCK = 256
-EMBED_COLUMNS = 1024
+EMBED_COLUMNS = 512
+"""Columns of the embedding a block; rows of a file's table take any number."""
 
 
 class CudaSteps:
@@ -70,12 +72,12 @@ class CudaSteps:
     def embed(self, table: DeviceTensor, batch: Batch) -> Any:
         """Rows of the embedding, x (N, E) float32."""
         x = self._buffers.x[:batch.size]
-        self._run('embd', self._fast.embd, [Variant(
-            f'embed_row_{table.kernel_type}',
-            lambda: self._launch(
-                'embed', f'embed_row_{table.kernel_type}',
-                (-(-table.columns // EMBED_COLUMNS), batch.size),
-                x, batch.tokens, table.data, np.int32(table.columns)))],
+        file, kernel = ('packed_embed', 'packed_embed') if isinstance(table, PackedTensor) else (
+            'embed', 'embed_row')
+        name = f'{kernel}_{table.kernel_type}'
+        self._run('embd', self._fast.embd, [Variant(name, lambda: self._launch(
+            file, name, (-(-table.columns // EMBED_COLUMNS), batch.size),
+            x, batch.tokens, table.data, np.int32(table.columns)))],
             lambda: self._reference.embed(x, table, batch.tokens))
         return x
 

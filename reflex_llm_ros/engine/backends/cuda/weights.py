@@ -21,6 +21,7 @@ from typing import Any
 
 from gguf import GGMLQuantizationType
 import numpy as np
+from reflex_llm_ros.engine.backends.cuda.staging import Staging
 from reflex_llm_ros.engine.gguf_model import GgufModel, Tensor
 
 MATRIX_TYPES: dict[GGMLQuantizationType, str] = {
@@ -76,12 +77,13 @@ class WeightPlacement:
     """
 
     def __init__(
-        self, device: Any, model: GgufModel, mapped: bool, on_progress: Callable[[float], None]
+        self, device: Any, model: GgufModel, mapped: bool, staging: Staging,
+        on_progress: Callable[[int], None]
     ) -> None:
         self._device = device
         self._model = model
+        self._staging = staging
         self._on_progress = on_progress
-        self._total = sum(placed_bytes(tensor) for tensor in model.tensors.values())
         self.device_bytes = 0
         self._placed = 0
         self._window = _MappedWindow(device, model) if mapped else None
@@ -89,8 +91,12 @@ class WeightPlacement:
     def place(self, name: str) -> DeviceTensor:
         """Place the tensor of that name."""
         tensor = self._model.tensors[name]
-        self._placed += placed_bytes(tensor)
-        self._on_progress(self._placed / self._total)
+        placed = self._place(name, tensor)
+        self._placed += tensor.data.nbytes
+        self._on_progress(self._placed)
+        return placed
+
+    def _place(self, name: str, tensor: Tensor) -> DeviceTensor:
         if len(tensor.shape) == 1:
             values = tensor.dequantize(dtype=np.float32)
             return self._copy(values.view(np.uint8), 'f32', tensor, (1, tensor.shape[0]))
@@ -111,7 +117,9 @@ class WeightPlacement:
         self, data: np.ndarray, kind: str, tensor: Tensor, shape: tuple[int, int]
     ) -> DeviceTensor:
         self.device_bytes += data.nbytes
-        return DeviceTensor(self._device.upload(data.reshape(-1)), kind, *shape, tensor)
+        array = self._device.empty((data.nbytes,), np.uint8)
+        self._staging.copy(array, data.reshape(-1))
+        return DeviceTensor(array, kind, *shape, tensor)
 
 
 class _MappedWindow:
