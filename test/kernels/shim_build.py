@@ -19,7 +19,9 @@ What is built lies in ``build/kernels`` under a name that holds a hash of everyt
 into it, so a build is found again, never stale, and safe to make from several processes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import contextlib
+import fcntl
 import functools
 import hashlib
 import os
@@ -42,7 +44,7 @@ FLAGS = (
     '-Wno-unused-function', '-Wno-unused-variable',
 )
 SANITIZE = (
-    '-fsanitize=address,undefined', '-fno-sanitize-recover=all', '-fno-omit-frame-pointer',
+    '-O1', '-fsanitize=address,undefined', '-fno-sanitize-recover=all', '-fno-omit-frame-pointer',
 )
 
 
@@ -109,8 +111,10 @@ def _build(
     for path in [*sources, *headers]:
         digest.update(path.read_bytes() + b'\0')
     target = BUILD_FOLDER / f'{prefix}{digest.hexdigest()[:16]}{suffix}'
-    if not target.exists():
-        BUILD_FOLDER.mkdir(parents=True, exist_ok=True)
+    BUILD_FOLDER.mkdir(parents=True, exist_ok=True)
+    with _held(target.with_name(f'{target.name}.lock')):
+        if target.exists():
+            return target
         unfinished = BUILD_FOLDER / f'unfinished-{uuid.uuid4().hex}'
         source = unfinished.with_suffix('.cpp')
         source.write_text(text)
@@ -120,6 +124,14 @@ def _build(
             source.unlink()
         os.replace(unfinished, target)
     return target
+
+
+@contextlib.contextmanager
+def _held(lock: Path) -> Iterator[None]:
+    """Hold a lock file, so that two test processes do not make the same build at once."""
+    with lock.open('w') as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @functools.cache
