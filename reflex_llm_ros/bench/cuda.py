@@ -12,30 +12,99 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What only the CUDA backend can be asked: bandwidth by kernel, the host's share of a token."""
+"""What only the CUDA backend can be asked: bandwidth, time by kernel, the host's share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from statistics import median
 import time
 from typing import Any
 
 import numpy as np
 from reflex_llm_ros.bench.measure import fill
-from reflex_llm_ros.bench.result import Kernel
+from reflex_llm_ros.bench.result import Decode, Kernel
 from reflex_llm_ros.engine.backends.cuda.backend import CudaBackend
-from reflex_llm_ros.engine.backends.cuda.dispatch import Dispatcher
-from reflex_llm_ros.engine.backends.cuda.host_reference import HostReference
-from reflex_llm_ros.engine.backends.cuda.matvec import Matvec
-from reflex_llm_ros.engine.backends.cuda.q8_weights import PlanesTensor
-from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor
-from reflex_llm_ros.engine.config import FastPaths
+from reflex_llm_ros.engine.backends.cuda.buffers import Batch
+from reflex_llm_ros.engine.models import dense
 
+BANDWIDTH = 'bandwidth'
+READ_BYTES = 1 << 30
+READ_BLOCKS = (8, 16, 32)
+CLOCK_NANOSECONDS = 5_000_000
 REPEATS = 5
-STEPS = 64
-ADDING = ('attn_output', 'ffn_down', 'output')
+STEPS = 40
 
 
-def host_share(backend: CudaBackend, position: int) -> float:
+def read_bandwidth(device: Any, size: int = READ_BYTES) -> float:
+    """Measure the bytes a second of a kernel that only reads, the best of several."""
+    device.load(BANDWIDTH)
+    data, out = device.empty((size,), np.uint8), device.upload(np.zeros(1, np.uint32))
+    function, best = device.function(BANDWIDTH, 'read_bytes'), 0.0
+    for blocks in READ_BLOCKS:
+        def read(grid: int = blocks * device.info.multiprocessors) -> None:
+            device.launch(function, (grid,), 256, (data, out, np.int64(size // 16)))
+
+        read()
+        best = max(best, *(size / device.elapsed(read) for _ in range(REPEATS)))
+    return best
+
+
+def clock_ghz(device: Any, nanoseconds: int = CLOCK_NANOSECONDS) -> float:
+    """Measure the clock of the multiprocessors, by counting its cycles."""
+    device.load(BANDWIDTH)
+    elapsed = device.upload(np.zeros(2, np.uint64))
+    device.launch(
+        device.function(BANDWIDTH, 'clock_rate'), (1,), 1, (elapsed, np.int64(nanoseconds)))
+    cycles, taken = device.download(elapsed)
+    return float(cycles) / float(taken)
+
+
+def set_input(backend: CudaBackend, token: int, position: int) -> None:
+    """Say what the next decode step is to read."""
+    buffers = backend.loaded().buffers
+    backend.device.write(buffers.tokens[:1], np.array([token], np.int32))
+    backend.device.write(buffers.positions[:1], np.array([position], np.int32))
+
+
+def logits_of(backend: CudaBackend, token: int, position: int) -> np.ndarray:
+    """Run a decode step; logits (V,) float32."""
+    set_input(backend, token, position)
+    backend.loaded().decode.launch()
+    return backend.device.download(backend.loaded().buffers.logits)[0]
+
+
+def greedy_ids(backend: CudaBackend, token: int, position: int, count: int) -> list[int]:
+    """Decode without the backend's loop."""
+    decode, ids = backend.loaded().decode, []
+    set_input(backend, token, position)
+    for _ in range(count):
+        number = decode.launch()
+        backend.device.synchronize()
+        ids.append(decode.chosen(number))
+    return ids
+
+
+def measure_step(backend: CudaBackend, position: int, steps: int = STEPS) -> Decode:
+    """Time decode steps on the device, ``steps`` positions around the one given."""
+    seconds = step_seconds(backend, position, steps)
+    return Decode(position, 1 / seconds, seconds * 1e3)
+
+
+def step_seconds(backend: CudaBackend, position: int, steps: int = STEPS) -> float:
+    """Return a step's time when nothing waits for the host, the middle of several runs."""
+    decode, times = backend.loaded().decode, []
+
+    def run() -> None:
+        for _ in range(steps):
+            decode.launch()
+
+    for _ in range(REPEATS):
+        set_input(backend, 1, max(0, position - steps // 2))
+        times.append(backend.device.elapsed(run) / steps)
+    return median(times)
+
+
+def host_share(backend: CudaBackend, position: int, steps: int = STEPS) -> float:
     """
     Return the share of a token's time in which the device waits for the host.
 
@@ -43,87 +112,62 @@ def host_share(backend: CudaBackend, position: int) -> float:
     stream that yields every token is the time with the host.
     """
     fill(backend, position)
-    backend.forward([1], position)
-    loaded = backend.loaded()
-    device = backend.device
-
-    def steps() -> None:
-        for _ in range(STEPS):
-            loaded.decode.launch()
-
-    on_device = device.elapsed(steps) / STEPS
-    stream = backend.stream(1, position, True, lambda logits: int(np.argmax(logits)))
-    next(stream)
-    start = time.monotonic()
-    for _ in range(STEPS):
+    on_device = step_seconds(backend, position, steps)
+    times = []
+    for _ in range(REPEATS):
+        stream = backend.stream(
+            1, max(0, position - steps // 2), True, lambda logits: int(np.argmax(logits)))
         next(stream)
-    with_host = (time.monotonic() - start) / STEPS
-    stream.close()
-    return max(0.0, 1 - on_device / with_host)
+        start = time.monotonic()
+        for _ in range(steps):
+            next(stream)
+        times.append((time.monotonic() - start) / steps)
+        stream.close()
+    return max(0.0, 1 - on_device / median(times))
 
 
-def measure_kernels(backend: CudaBackend, copy_bytes_per_s: float) -> tuple[Kernel, ...]:
+def measure_kernels(backend: CudaBackend, position: int) -> tuple[Kernel, ...]:
     """
-    Time every matrix product of a decode step, over all layers so that no cache helps.
+    Time every kernel of a decode step of launches: all its launches, one after the other.
 
-    None of a model in Q8_0 planes, whose products are parts of larger kernels:
-    ``benchmarks/q8_decode.py`` times those.
+    Each reads all layers' weights, so that no cache helps. Of a step that is one persistent
+    kernel these are the launches that would take its place.
     """
-    weights, device = backend.loaded().weights, backend.device
-    if isinstance(weights.output, PlanesTensor):
-        return ()
-    matvec = Matvec(device, FastPaths(), Dispatcher(), HostReference(device))
-    groups: dict[tuple[str, str], list[tuple[DeviceTensor, ...]]] = {}
+    loaded, device = backend.loaded(), backend.device
+    set_input(backend, 1, position)
+    launches: dict[str, list[Callable[[], None]]] = {}
+    with _recorded(device, launches):
+        dense.forward(loaded.steps, loaded.weights, Batch(
+            1, loaded.buffers.tokens[:1], loaded.buffers.positions[:1], True))
 
-    def add(role: str, *tensors: DeviceTensor) -> None:
-        kinds = '+'.join(dict.fromkeys(tensor.kernel_type for tensor in tensors))
-        groups.setdefault((role, kinds), []).append(tensors)
+    def time_of(work: list[Callable[[], None]]) -> float:
+        def run() -> None:
+            for launch in work:
+                launch()
 
-    for layer in weights.layers:
-        add('qkv', layer.attn_q, layer.attn_k, layer.attn_v)
-        add('attn_output', layer.attn_output)
-        add('gate_up', layer.ffn_gate, layer.ffn_up)
-        add('ffn_down', layer.ffn_down)
-    add('output', weights.output)
-
-    def vector(size: int, dtype: Any) -> Any:
-        values = np.random.default_rng(size).standard_normal((1, size))
-        return device.upload(values.astype(dtype))
-
-    def measure(role: str, kinds: str, members: list[tuple[DeviceTensor, ...]]) -> Kernel:
-        first = members[0]
-        x = vector(first[0].columns, np.float16)
-        outputs = tuple(
-            vector(tensor.rows, np.float32 if role in ADDING else np.float16)
-            for tensor in first)
-        launch = _launcher(matvec, role, outputs, x, vector(first[0].rows, np.float16))
-
-        def all_layers() -> None:
-            for tensors in members:
-                launch(tensors)
-
-        all_layers()
-        replay = device.capture(all_layers)
+        run()
+        replay = device.capture(run)
         replay()
-        seconds = median(device.elapsed(replay) for _ in range(REPEATS)) / len(members)
-        size = sum(tensor.data.nbytes for tensors in members for tensor in tensors) / len(members)
-        return Kernel(
-            f'gemv {kinds}', role, seconds * 1e6, size / seconds / 1e9,
-            size / seconds / copy_bytes_per_s, len(members))
+        return median(device.elapsed(replay) for _ in range(REPEATS))
 
-    return tuple(measure(*key, members) for key, members in groups.items())
+    return tuple(
+        Kernel(name, len(work), time_of(work) * 1e6) for name, work in launches.items())
 
 
-def _launcher(
-    matvec: Matvec, role: str, outputs: tuple[Any, ...], x: Any, spare: Any
-) -> Callable[[tuple[DeviceTensor, ...]], None]:
-    """Return what runs the product of a role as a decode step does."""
-    if role == 'qkv':
-        q, k, v = outputs
-        return lambda tensors: matvec.triple((q, k, v), x, (tensors[0], tensors[1], tensors[2]))
-    if role == 'gate_up':
-        gate, up = outputs
-        return lambda tensors: matvec.pair((gate, up), x, (tensors[0], tensors[1]))
-    if role == 'output':
-        return lambda tensors: matvec.logits(outputs[0], x, tensors[0], spare)
-    return lambda tensors: matvec.add(outputs[0], x, tensors[0], spare)
+@contextmanager
+def _recorded(device: Any, launches: dict[str, list[Callable[[], None]]]) -> Iterator[None]:
+    """Keep launches by kernel in place of making them."""
+    function, launch = device.function, device.launch
+
+    def named(file: str, kernel: str) -> tuple[str, Any]:
+        return kernel, function(file, kernel)
+
+    def keep(kernel: tuple[str, Any], *arguments: Any, **options: Any) -> None:
+        launches.setdefault(kernel[0], []).append(
+            lambda: launch(kernel[1], *arguments, **options))
+
+    device.function, device.launch = named, keep
+    try:
+        yield
+    finally:
+        del device.function, device.launch

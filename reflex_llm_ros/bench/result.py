@@ -14,16 +14,21 @@
 
 """What a benchmark run finds."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 import json
 
 
 @dataclass(frozen=True)
 class Decode:
-    """Single-stream decode from ``position`` on."""
+    """
+    Single-stream decode from ``position`` on.
+
+    ``step_ms`` is the device's time alone, 0 where it was not measured.
+    """
 
     position: int
     tokens_per_s: float
+    step_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -37,47 +42,131 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Kernel:
-    """
-    One kernel over all layers' weights of one role.
-
-    ``microseconds`` a launch; ``gb_per_s`` of weights read; ``share`` of the measured copy
-    bandwidth; ``launches`` in a decode step.
-    """
+    """One kernel of a decode step: all its launches, one after the other, and their time."""
 
     name: str
-    role: str
-    microseconds: float
-    gb_per_s: float
-    share: float
     launches: int
+    microseconds: float
+
+
+@dataclass(frozen=True)
+class Lane:
+    """
+    The decode step with one kind of activations.
+
+    ``route`` is the class that runs it; ``kl`` and ``most_kl`` the mean and largest KL divergence
+    in nats from the step with fp16 activations; ``repeats`` whether two runs gave the same ids;
+    ``few_blocks_ms`` the time of a step on ``few_blocks`` multiprocessors, 0 if not measured.
+    """
+
+    activations: str
+    route: str
+    kl: float
+    most_kl: float
+    repeats: bool
+    decode: tuple[Decode, ...]
+    few_blocks: int = 0
+    few_blocks_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What a warp issues for a step of a matrix; ``weights`` are those of one lane."""
+
+    format: str
+    words: int
+    weights: int
+    instructions: int
+    integer: int
+
+    @property
+    def a_weight(self) -> float:
+        """Instructions a weight."""
+        return self.instructions / self.weights
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Time of a part of a decode step on a device that was not measured, from a model of it."""
+
+    name: str
+    bytes: int
+    memory_us: float
+    issue_us: float
+    waits_us: float
+
+    @property
+    def microseconds(self) -> float:
+        """The slower of memory and arithmetic, and the waits."""
+        return max(self.memory_us, self.issue_us) + self.waits_us
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A decode step on another device."""
+
+    device: str
+    assumptions: str
+    stages: tuple[Stage, ...]
+
+    @property
+    def tokens_per_s(self) -> float:
+        """One over the sum of the stages."""
+        return 1e6 / sum(stage.microseconds for stage in self.stages)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Something to reach: what was measured beside it, and by which command."""
+
+    what: str
+    measured: str
+    bar: str
+    met: bool
+    command: str
 
 
 @dataclass(frozen=True)
 class Result:
     """
-    A whole run; bandwidth in GB/s is 0 and lists are empty where a backend has none.
+    A whole run; rates in GB/s are 0 and tuples empty where a backend has none.
 
-    ``read_bytes`` are the weights that a decode step reads, as they lie in the file.
+    ``weight_bytes`` are those that a decode step reads, as they lie in the file, and
+    ``position_bytes`` those of a position's keys and values; ``clock_ghz`` is the clock of the
+    multiprocessors.
     """
 
     date: str
     model: str
+    size: str
     file_bytes: int
-    read_bytes: int
+    weight_bytes: int
+    position_bytes: int
     backend: str
     device: str
+    choices: str
     copy_gb_per_s: float
+    read_gb_per_s: float
+    clock_ghz: float
     host_share: float
     decode: tuple[Decode, ...]
     prefill: tuple[Prefill, ...]
     kernels: tuple[Kernel, ...]
+    lanes: tuple[Lane, ...] = ()
+    costs: tuple[StepCost, ...] = ()
+    projections: tuple[Projection, ...] = ()
+    bars: tuple[Bar, ...] = field(default=())
 
     def to_json(self) -> str:
         """Return the run as indented JSON."""
         return json.dumps(asdict(self), indent=2)
 
-    def bandwidth_share(self, decode: Decode) -> float:
-        """Weights read a second in decode, as a share of the copy bandwidth; 0 if unknown."""
-        if not self.copy_gb_per_s:
+    def limit_ms(self, position: int) -> float:
+        """Return the time of reading a token's weights and cache once; 0 if unknown."""
+        if not self.read_gb_per_s:
             return 0.0
-        return self.read_bytes * decode.tokens_per_s / (self.copy_gb_per_s * 1e9)
+        return (self.weight_bytes + position * self.position_bytes) / self.read_gb_per_s / 1e6
+
+    def share_of_limit(self, decode: Decode) -> float:
+        """Return the speed as a share of the limit's; 0 if unknown."""
+        return self.limit_ms(decode.position) * decode.tokens_per_s / 1e3

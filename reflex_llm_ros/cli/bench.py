@@ -15,18 +15,23 @@
 """
 How fast a model runs on this machine: ``reflex_llm_bench MODEL.gguf``.
 
-Prints prefill, decode and time to first token, and on a GPU each kernel's share of the
-measured copy bandwidth. ``--json`` and ``--plot`` keep the run.
+Prints prefill, decode and time to first token, and on a GPU the kernels of a decode step and its
+share of the limit, a token's bytes over the read bandwidth measured in the same run. ``--bars``
+adds every kind of activations, a projection to an Orin, and what decoding has to reach.
+``--json`` and ``--plot`` keep the run.
 """
 
 import argparse
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 import platform
+import shlex
 import sys
 
+from reflex_llm_ros.bench.bars import bars, LONG_POSITION, POSITION, read_llama_bench
 from reflex_llm_ros.bench.measure import measure_decode, measure_prefill
 from reflex_llm_ros.bench.report import plot, print_report
 from reflex_llm_ros.bench.result import Result
@@ -34,30 +39,34 @@ from reflex_llm_ros.engine.backends import open_backend
 from reflex_llm_ros.engine.backends.base import Backend
 from reflex_llm_ros.engine.config import EngineConfig
 from reflex_llm_ros.engine.errors import EngineError
-from reflex_llm_ros.engine.gguf_model import GgufModel
+from reflex_llm_ros.engine.gguf_model import GgufModel, ModelConfig
+from reflex_llm_ros.engine.memory import kv_bytes_per_position
 from rich.console import Console
 
 PREFILLS = (128, 512, 2048)
 DECODE_TOKENS = 64
 ROOM = 256
 """Positions that measuring takes beyond the place where it starts."""
+SIZES = {(1024, 28): '0.6B', (2560, 36): '4B', (4096, 36): '8B'}
+"""Sizes that have bars, by embedding length and layers."""
 
 
 def run(config: EngineConfig, prefills: Sequence[int], console: Console) -> Result:
     """Load a model and measure it."""
     with closing(GgufModel.open(config.model_path)) as model:
+        sizes = model.config
         file_bytes = model.file_bytes
         # Of an embedding that is not the head as well, a token reads one row.
-        read_bytes = sum(
+        weight_bytes = sum(
             tensor.data.nbytes for name, tensor in model.tensors.items()
-            if name != 'token_embd.weight' or model.config.tied_output)
+            if name != 'token_embd.weight' or sizes.tied_output)
         with console.status('loading') as status:
             backend = open_backend(
                 model, config, lambda done, step: status.update(f'{done:.0%} {step}'))
     with closing(backend), console.status('measuring') as status:
         last = backend.context_length - ROOM
         fitting = [tokens for tokens in prefills if tokens <= last]
-        positions = sorted({0, min(512, last), last})
+        positions = sorted({0, min(POSITION, last), last})
         prefill, decode = [], []
         for tokens in fitting:
             status.update(f'prefill of {tokens}')
@@ -65,27 +74,73 @@ def run(config: EngineConfig, prefills: Sequence[int], console: Console) -> Resu
         for position in positions:
             status.update(f'decode at {position}')
             decode.append(measure_decode(backend, position, DECODE_TOKENS))
-        status.update('kernels')
-        device, copy, share, kernels = _device(backend, positions[len(positions) // 2])
-        return Result(
+        result = Result(
             date=date.today().isoformat(), model=Path(config.model_path).name,
-            file_bytes=file_bytes,
-            read_bytes=read_bytes, backend=backend.name, device=device,
-            copy_gb_per_s=copy / 1e9, host_share=share, decode=tuple(decode),
-            prefill=tuple(prefill), kernels=kernels)
+            size=SIZES.get((sizes.embedding_length, sizes.block_count), ''),
+            file_bytes=file_bytes, weight_bytes=weight_bytes,
+            position_bytes=kv_bytes_per_position(sizes, config.kv_cache), backend=backend.name,
+            device=platform.processor() or platform.machine(), choices='', copy_gb_per_s=0.0,
+            read_gb_per_s=0.0, clock_ghz=0.0, host_share=0.0, decode=tuple(decode),
+            prefill=tuple(prefill), kernels=())
+        if backend.name != 'cuda':
+            return result
+        status.update('kernels')
+        return _with_device(result, backend, sizes, config, min(POSITION, last))
 
 
-def _device(backend: Backend, position: int) -> tuple:  # type: ignore[type-arg]
-    """Name, copy bandwidth in bytes/s, host share and kernels, where the backend has them."""
-    if backend.name != 'cuda':
-        return platform.processor() or platform.machine(), 0.0, 0.0, ()
-    from reflex_llm_ros.bench.cuda import host_share, measure_kernels
+def _with_device(
+    result: Result, backend: Backend, sizes: ModelConfig, config: EngineConfig, position: int
+) -> Result:
+    """Add what only the CUDA backend can be asked."""
+    from reflex_llm_ros.bench import cuda
     from reflex_llm_ros.engine.backends.cuda.backend import CudaBackend
+    from reflex_llm_ros.engine.backends.cuda.q8_activations import KINDS
+    from reflex_llm_ros.engine.backends.cuda.q8_choice import Choice
+    from reflex_llm_ros.engine.backends.cuda.q8_steps import Q8Steps
 
     assert isinstance(backend, CudaBackend)
-    copy = backend.device.copy_bandwidth()
-    return (backend.device.info.name, copy, host_share(backend, position),
-            measure_kernels(backend, copy))
+    loaded, device = backend.loaded(), backend.device
+    choices = f'decode: {type(loaded.decode).__name__}'
+    if isinstance(loaded.steps, Q8Steps):
+        choice = Choice(KINDS[config.q8_activations], device.info.multiprocessors)
+        columns = sizes.feed_forward_length
+        choices += (
+            f'; Q8_0 products: {config.q8_activations} activations, '
+            f'kernels {choice.suffix or "rolled"}, of gate and up '
+            f'{choice.pair_suffix or "rolled"}, rows of ffn_down in '
+            f'{choice.chunks(sizes.embedding_length, columns)} chunks')
+    return replace(
+        result, device=device.info.name, choices=choices,
+        copy_gb_per_s=device.copy_bandwidth() / 1e9,
+        read_gb_per_s=cuda.read_bandwidth(device) / 1e9, clock_ghz=cuda.clock_ghz(device),
+        host_share=cuda.host_share(backend, position),
+        kernels=cuda.measure_kernels(backend, position))
+
+
+def with_bars(
+    result: Result, config: EngineConfig, llama_bench: Path | None, command: str
+) -> Result:
+    """Add every kind of activations, what an Orin would do, and the bars."""
+    from reflex_llm_ros.bench.lanes import measure_lanes
+    from reflex_llm_ros.bench.orin import ORINS, project
+    from reflex_llm_ros.bench.sass import find_nvdisasm, step_costs
+    from reflex_llm_ros.engine.backends.cuda.compiler import compile_cubin
+    from reflex_llm_ros.engine.backends.cuda.opening import open_device
+
+    positions = [POSITION]
+    if config.context_length >= LONG_POSITION + ROOM:
+        positions.append(LONG_POSITION)
+    lanes = measure_lanes(
+        config, ('fp16', 'a8', 'a8x2'), positions, lambda: open_device(config.device))
+    nvdisasm = find_nvdisasm()
+    costs = step_costs(
+        lambda source: compile_cubin(source, (8, 7)), nvdisasm) if nvdisasm else ()
+    with closing(GgufModel.open(config.model_path)) as model:
+        projected = (project(model, costs, 2, POSITION, orin) for orin in ORINS)
+        projections = tuple(found for found in projected if found)
+    result = replace(result, lanes=lanes, costs=costs, projections=projections)
+    llama_cpp = read_llama_bench(llama_bench) if llama_bench else {}
+    return replace(result, bars=bars(result, llama_cpp, command))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,14 +151,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument('--backend', choices=('auto', 'cuda', 'cpu'), default='auto')
     parser.add_argument('--context', type=int, default=4096, help='positions of the KV cache')
     parser.add_argument('--prefill', type=int, nargs='*', default=PREFILLS, metavar='TOKENS')
+    parser.add_argument(
+        '--bars', action='store_true', help='hold decoding on a GPU to what it has to reach')
+    parser.add_argument(
+        '--llama-bench', type=Path, metavar='FILE',
+        help='output of llama-bench -o json for the same file, to compare with')
     parser.add_argument('--json', type=Path, metavar='FILE')
     parser.add_argument('--plot', type=Path, metavar='FILE.png')
     options = parser.parse_args(arguments)
     console = Console(highlight=False)
+    config = EngineConfig(
+        options.model, backend=options.backend, context_length=options.context)
     try:
-        result = run(
-            EngineConfig(options.model, backend=options.backend,
-                         context_length=options.context), options.prefill, console)
+        result = run(config, options.prefill, console)
+        if options.bars and result.backend == 'cuda':
+            given = sys.argv[1:] if arguments is None else arguments
+            command = shlex.join([parser.prog, *given])
+            result = with_bars(result, config, options.llama_bench, command)
     except EngineError as error:
         console.print(f'reflex_llm_bench: {error}', style='red', markup=False)
         return 1

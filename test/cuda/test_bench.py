@@ -14,14 +14,33 @@
 
 """The benchmark program: what it measures is there and adds up, whatever the speed."""
 
+from collections.abc import Callable
+from dataclasses import replace
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from reflex_llm_ros.bench.cuda import host_share, measure_kernels
+from reflex_llm_ros.bench.bars import bars, read_llama_bench
+from reflex_llm_ros.bench.cuda import clock_ghz, host_share, measure_kernels, read_bandwidth
+from reflex_llm_ros.bench.lanes import divergence, measure_lanes
 from reflex_llm_ros.bench.measure import measure_decode, measure_prefill
+from reflex_llm_ros.bench.orin import Orin, project
+from reflex_llm_ros.bench.report import plot
+from reflex_llm_ros.bench.result import Decode, Kernel, Lane, Projection, Result, Stage, StepCost
 from reflex_llm_ros.cli.bench import main
+from reflex_llm_ros.engine.config import EngineConfig
 from reflex_llm_ros.engine.gguf_model import GgufModel
+
+LANE = Lane('a8x2', 'PersistentDecode', 5e-5, 1e-3, True, (
+    Decode(512, 800.0, 1.25), Decode(16_000, 500.0, 2.0)), 8, 8.0)
+RESULT = Result(
+    date='2026-01-31', model='m.gguf', size='4B', file_bytes=2_500_000_000,
+    weight_bytes=2_000_000_000, position_bytes=100_000, backend='cuda', device='a device',
+    choices='', copy_gb_per_s=3900.0, read_gb_per_s=4000.0, clock_ghz=2.04, host_share=0.01,
+    decode=(Decode(0, 900.0),), prefill=(), kernels=(Kernel('gemv', 2, 30.0),), lanes=(LANE,),
+    costs=(StepCost('q4k', 1, 64, 96, 60), StepCost('q6k', 2, 64, 192, 130)))
 
 
 def test_cpu_run_is_kept_as_json_and_picture(
@@ -30,7 +49,7 @@ def test_cpu_run_is_kept_as_json_and_picture(
     pytest.importorskip('matplotlib')
     kept, picture = tmp_path / 'run.json', tmp_path / 'run.png'
     assert main([str(tiny_qwen3_path), '--backend', 'cpu', '--context', '400', '--prefill', '32',
-                 '9999', '--json', str(kept), '--plot', str(picture)]) == 0
+                 '9999', '--bars', '--json', str(kept), '--plot', str(picture)]) == 0
     run = json.loads(kept.read_text())
     assert [prefill['tokens'] for prefill in run['prefill']] == [32]
     assert [decode['position'] for decode in run['decode']] == [0, 144]
@@ -47,23 +66,99 @@ def test_damaged_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture)
     assert 'broken.gguf' in capsys.readouterr().out.replace('\n', '')
 
 
-def test_kernels_cover_all_matrices(tiny_qwen3_path: Path, open_backend) -> None:
+def test_kernels_of_a_step_are_all_timed(tiny_qwen3_path: Path, open_backend) -> None:
     backend = open_backend(tiny_qwen3_path, context_length=256)
-    kernels = measure_kernels(backend, 1e10)
-    model = GgufModel.open(str(tiny_qwen3_path))
-    matrices = sum(
-        tensor.data.nbytes for tensor in model.tensors.values() if len(tensor.shape) == 2)
-    covered = sum(
-        kernel.gb_per_s * 1e3 * kernel.microseconds * kernel.launches for kernel in kernels)
-    assert covered == pytest.approx(matrices, rel=1e-6)
-    assert {kernel.role for kernel in kernels} == {
-        'qkv', 'attn_output', 'gate_up', 'ffn_down', 'output'}
+    before = backend.forward([5, 6], 0)
+    kernels = measure_kernels(backend, 8)
+    layers = GgufModel.open(str(tiny_qwen3_path)).config.block_count
+    assert all(kernel.microseconds > 0 for kernel in kernels)
+    assert max(kernel.launches for kernel in kernels) >= layers
+    assert (backend.forward([5, 6], 0) == before).all()
 
 
 def test_measured_stream_leaves_a_working_backend(tiny_qwen3_path: Path, open_backend) -> None:
     backend = open_backend(tiny_qwen3_path, context_length=256)
     before = backend.forward([5, 6], 0)
-    assert 0 <= host_share(backend, 8) <= 1
+    assert 0 <= host_share(backend, 8, 3) <= 1
     assert measure_decode(backend, 4, 3).position == 4
     assert measure_prefill(backend, 9).tokens == 9
     assert (backend.forward([5, 6], 0) == before).all()
+
+
+def test_bandwidth_and_clock_are_measured(make_device: Callable[..., Any]) -> None:
+    device = make_device()
+    assert read_bandwidth(device, 1 << 14) > 0
+    assert 0.1 < clock_ghz(device, 100_000) < 10
+
+
+def test_fp16_is_its_own_measure(
+    tiny_qwen3_path: Path, make_device: Callable[..., Any]
+) -> None:
+    config = EngineConfig(str(tiny_qwen3_path), context_length=64)
+    lane, = measure_lanes(config, ('fp16',), (20,), make_device, compared=2)
+    assert (lane.activations, lane.kl, lane.repeats, lane.few_blocks) == ('fp16', 0, True, 0)
+    assert lane.decode[0].position == 20 and lane.decode[0].step_ms > 0
+
+
+def test_divergence_is_that_of_the_distributions() -> None:
+    p, q = np.log([0.5, 0.5]), np.log([0.25, 0.75])
+    assert divergence(p + 3, q - 7) == pytest.approx(0.5 * np.log(2) + 0.5 * np.log(0.5 / 0.75))
+
+
+def test_bars_are_met_or_missed_by_what_was_measured() -> None:
+    rows = {bar.what: bar for bar in bars(RESULT, {512: 400.0}, 'the command')}
+    assert {bar.command for bar in rows.values()} == {
+        'the command', 'pytest test/kernels/test_instructions.py'}
+    expected = {
+        '4B decode at 512, of llama.cpp': ('2.00 times (800 against 400 tokens/s)', False),
+        # (2e9 + 512 * 1e5) bytes at 4 TB/s are 0.5128 ms, of 1.25.
+        '4B decode at 512, of the read limit': ('41%', False),
+        # 15,488 positions of 1e5 bytes take 0.3872 ms; the step 0.75 ms longer.
+        "4B decode at 16,000: time for the cache's bytes": ('1.94 times', False),
+        'host share of a token': ('1.0%', True),
+        'instructions a weight, Q4K, one word': ('1.50', True),
+        'instructions a weight, Q6K, two words': ('3.00', False),
+        # 2e9 bytes in 8 ms at half the clock.
+        'a whole step on 8 multiprocessors at 1.02 GHz, a8x2': ('125 GB/s', True),
+        'KL(fp16, a8x2), the default': ('5.0e-05 nats', True)}
+    assert {what: (bar.measured, bar.met) for what, bar in rows.items()} == expected
+    assert not any('llama' in bar.what for bar in bars(RESULT, {}, ''))
+    small = bars(replace(RESULT, size=''), {512: 1.0}, '')
+    assert not any('decode at 512' in bar.what for bar in small)
+
+
+def test_llama_bench_is_read_by_depth(tmp_path: Path) -> None:
+    path = tmp_path / 'llama.json'
+    path.write_text(json.dumps([
+        {'n_prompt': 512, 'n_gen': 0, 'n_depth': 0, 'avg_ts': 9000.0},
+        {'n_prompt': 0, 'n_gen': 128, 'n_depth': 0, 'avg_ts': 335.5},
+        {'n_prompt': 0, 'n_gen': 128, 'n_depth': 512, 'avg_ts': 326.25}]))
+    assert read_llama_bench(path) == {0: 335.5, 512: 326.25}
+
+
+def test_projection_takes_the_slower_of_memory_and_arithmetic(tiny_qwen3_path: Path) -> None:
+    model = GgufModel.open(str(tiny_qwen3_path))
+    names = {tensor.type.name for name, tensor in model.tensors.items() if 'attn_q.w' in name}
+    assert names == {'Q4_K'}
+    costs = [StepCost(kind, 2, 64, 100, 60) for kind in ('q4k', 'q5k', 'q6k')]
+    fast, slow = (project(model, costs, 2, 10, Orin('o', 8, bandwidth))
+                  for bandwidth in (1e15, 1e9))
+    assert fast is not None and slow is not None
+    assert project(model, [], 2, 10, Orin('', 8, 1)) is None
+    output = fast.stages[2]
+    assert output.name == 'attention output'
+    # 120 cycles a step of 1,152 bytes, 32 schedulers at 1.02 GHz.
+    assert output.issue_us == pytest.approx(output.bytes / 1152 * 120 / 32 / 1020, rel=1e-6)
+    assert output.microseconds == output.issue_us + output.waits_us
+    assert slow.stages[2].memory_us == pytest.approx(output.bytes / 1e3)
+    assert slow.tokens_per_s < fast.tokens_per_s
+
+
+def test_picture_shows_what_a_token_is_made_of(tmp_path: Path) -> None:
+    pytest.importorskip('matplotlib')
+    stage = Stage('down', 10, 5.0, 4.0, 1.0)
+    projection = Projection('Orin', '', (stage, stage))
+    plot(replace(RESULT, projections=(projection,)), tmp_path / 'a.png')
+    plot(RESULT, tmp_path / 'b.png')
+    pixels = [(tmp_path / name).read_bytes() for name in ('a.png', 'b.png')]
+    assert pixels[0] != pixels[1] and all(png.startswith(b'\x89PNG') for png in pixels)

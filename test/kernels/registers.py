@@ -31,9 +31,10 @@ from pathlib import Path
 import re
 import subprocess
 import sys
+import tempfile
 import uuid
 
-from reflex_llm_ros.engine.backends.cuda.sources import COMPILE_OPTIONS
+from reflex_llm_ros.engine.backends.cuda.sources import COMPILE_OPTIONS, KernelSource
 import shim_build
 
 PACKAGE = 'nvidia-cuda-nvrtc-cu12'
@@ -99,7 +100,7 @@ def compile_family(family: str, version: str, architecture: str) -> dict[str, Us
         digest.update(path.read_bytes())
     known = shim_build.BUILD_FOLDER / f'{family}-{architecture}-{digest.hexdigest()[:16]}.json'
     if not known.exists():
-        log = _compile(library, source, [*options, f'-I{shim_build.KERNEL_FOLDER}'])
+        log, _ = _compile(library, source, [*options, f'-I{shim_build.KERNEL_FOLDER}'])
         unfinished = shim_build.BUILD_FOLDER / f'unfinished-{uuid.uuid4().hex}'
         unfinished.parent.mkdir(parents=True, exist_ok=True)
         unfinished.write_text(json.dumps(
@@ -144,8 +145,20 @@ def _usages(log: str) -> dict[str, Usage]:
     return usages
 
 
-def _compile(library: Path, source: Path, options: list[str]) -> str:
-    """Compile a file and return the compiler's log."""
+def machine_code(source: KernelSource, version: str, architecture: str) -> bytes:
+    """Compile a source with its headers and return the cubin."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in source.headers.items():
+            Path(folder, name).write_text(text)
+        path = Path(folder, f'{source.name}.cu')
+        path.write_text(source.code)
+        library = next(nvrtc_folder(version).glob('libnvrtc.so.*'))
+        return _compile(library, path, [
+            *COMPILE_OPTIONS, f'--gpu-architecture={architecture}', f'-I{folder}'])[1]
+
+
+def _compile(library: Path, source: Path, options: list[str]) -> tuple[str, bytes]:
+    """Compile a file and return the compiler's log and the cubin."""
     nvrtc = ctypes.CDLL(str(library))
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     nvrtc.nvrtcCreateProgram(
@@ -156,10 +169,16 @@ def _compile(library: Path, source: Path, options: list[str]) -> str:
     nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value)
     nvrtc.nvrtcGetProgramLog(program, log)
+    cubin = b''
+    if status == 0:
+        nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+        code = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetCUBIN(program, code)
+        cubin = code.raw
     nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
     if status != 0:
         raise RuntimeError(f'{source.name}: {log.value.decode()}')
-    return log.value.decode()
+    return log.value.decode(), cubin
 
 
 def main() -> None:
