@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from robot import NodeProcess, Robot, SCRIPTED
+from robot import active_robot, NodeProcess, Robot, SCRIPTED
 
 Start = Callable[..., Robot]
 
@@ -43,16 +43,9 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture(scope='module')
 def shared_robot() -> Iterator[Robot]:
-    robot = Robot(NodeProcess(SCRIPTED, {
-        'model.path': 'model.gguf', 'queue.size': 3, 'diagnostics.period_s': 0.1}))
-    try:
-        robot.meet()
-        robot.activate()
+    parameters = {'model.path': 'model.gguf', 'queue.size': 3, 'diagnostics.period_s': 0.1}
+    with active_robot(SCRIPTED, parameters) as robot:
         yield robot
-        assert robot.node.end() == 0, robot.node.log()
-    finally:
-        robot.node.kill()
-        robot.close()
 
 
 @pytest.fixture

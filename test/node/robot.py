@@ -14,12 +14,14 @@
 
 """A node in its own process, and a robot's side of the conversation with it over DDS."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 import json
 import os
 from pathlib import Path
 import random
 import signal
+from statistics import median
 import subprocess
 import sys
 import tempfile
@@ -263,3 +265,36 @@ class Robot:
         self.events.clear()
         for topic in ('tokens', 'response', 'reasoning'):
             self.said[topic].clear()
+
+    def longest_call_while(self, request_id: str, calls: int) -> float:
+        """Call services while a request runs, then cancel it; seconds that the slowest took."""
+        latencies: dict[str, list[float]] = {'get_state': [], 'set_parameters': []}
+        for turn in range(calls):
+            before = time.monotonic()
+            self.call(GetState, 'get_state', GetState.Request())
+            between = time.monotonic()
+            self.set_parameters(sampling__top_k=turn)
+            latencies['get_state'].append(between - before)
+            latencies['set_parameters'].append(time.monotonic() - between)
+        before = time.monotonic()
+        self.publish('cancel', request_id)
+        self.end_of(request_id)
+        latencies['cancel to done'] = [time.monotonic() - before]
+        for name, seconds in latencies.items():
+            print(f'{name}: median {median(seconds) * 1000:.1f} ms, '
+                  f'longest {max(seconds) * 1000:.1f} ms')
+        return max(map(max, latencies.values()))
+
+
+@contextmanager
+def active_robot(program: list[str], parameters: dict[str, Any]) -> Iterator[Robot]:
+    """Run an active node, which must end cleanly."""
+    robot = Robot(NodeProcess(program, parameters))
+    try:
+        robot.meet()
+        robot.activate()
+        yield robot
+        assert robot.node.end() == 0, robot.node.log()
+    finally:
+        robot.node.kill()
+        robot.close()

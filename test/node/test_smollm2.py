@@ -18,19 +18,18 @@ from collections.abc import Iterator
 import json
 from pathlib import Path
 import signal
-from statistics import median
 import time
 from typing import Any
 
 from conftest import Start
 from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import ChangeState, GetState
+from lifecycle_msgs.srv import ChangeState
 import psutil
 import pytest
 from reflex_llm_ros.demo_model import find_demo_model
 from reflex_llm_ros.synthetic.model_shape import TINY
 from reflex_llm_ros.synthetic.qwen3_gguf import generate
-from robot import NodeProcess, PATIENCE_S, REAL, REPOSITORY, Robot, wait_for
+from robot import active_robot, PATIENCE_S, REAL, REPOSITORY, Robot, wait_for
 
 MODEL = find_demo_model()
 CONTEXT = 1024
@@ -59,15 +58,8 @@ PARAMETERS: dict[str, Any] = {
 
 @pytest.fixture(scope='module')
 def smollm2() -> Iterator[Robot]:
-    robot = Robot(NodeProcess(REAL, PARAMETERS))
-    try:
-        robot.meet()
-        robot.activate()
+    with active_robot(REAL, PARAMETERS) as robot:
         yield robot
-        assert robot.node.end() == 0, robot.node.log()
-    finally:
-        robot.node.kill()
-        robot.close()
 
 
 @pytest.fixture
@@ -177,22 +169,7 @@ def test_services_answer_while_it_generates(robot: Robot) -> None:
     """The promise is a median of 50 ms; asserted is only that nothing waits for the answer."""
     running = robot.ask(NOVEL, max_tokens=0)
     robot.until('queued', running)
-    latencies: dict[str, list[float]] = {'get_state': [], 'set_parameters': []}
-    for turn in range(25):
-        before = time.monotonic()
-        robot.call(GetState, 'get_state', GetState.Request())
-        between = time.monotonic()
-        robot.set_parameters(sampling__top_k=turn)
-        latencies['get_state'].append(between - before)
-        latencies['set_parameters'].append(time.monotonic() - between)
-    before = time.monotonic()
-    robot.publish('cancel', running)
-    robot.end_of(running)
-    latencies['cancel to done'] = [time.monotonic() - before]
-    for name, seconds in latencies.items():
-        print(f'{name}: median {median(seconds) * 1000:.1f} ms, '
-              f'longest {max(seconds) * 1000:.1f} ms')
-        assert max(seconds) < 5.0
+    assert robot.longest_call_while(running, calls=25) < 5.0
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
