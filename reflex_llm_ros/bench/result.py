@@ -161,6 +161,20 @@ class Result:
         """Return the run as indented JSON."""
         return json.dumps(asdict(self), indent=2)
 
+    @classmethod
+    def from_json(cls, text: str) -> 'Result':
+        """Read a run that ``to_json`` wrote."""
+        run = json.loads(text)
+        for name, kind in (('decode', Decode), ('prefill', Prefill), ('kernels', Kernel),
+                           ('lanes', Lane), ('costs', StepCost), ('projections', Projection),
+                           ('bars', Bar)):
+            for entry in run[name]:
+                for part, of in (('decode', Decode), ('stages', Stage)):
+                    if part in entry:
+                        entry[part] = tuple(of(**fields) for fields in entry[part])
+            run[name] = tuple(kind(**entry) for entry in run[name])
+        return cls(**run)
+
     def limit_ms(self, position: int) -> float:
         """Return the time of reading a token's weights and cache once; 0 if unknown."""
         if not self.read_gb_per_s:

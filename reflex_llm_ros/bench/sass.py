@@ -44,8 +44,8 @@ WEIGHTS_A_DOT = 4
 ENDS_A_QUAD = ('SHFL',)
 BEGINS_A_STAGE = ('LDG', 'F2I')
 INTEGER = frozenset((
-    'IADD3', 'IDP', 'IMAD', 'IMNMX', 'IABS', 'ISETP', 'LEA', 'LOP3', 'PLOP3', 'POPC', 'PRMT', 'SEL',
-    'SHF', 'VABSDIFF', 'I2FP', 'I2F', 'F2I'))
+    'F2I', 'I2F', 'I2FP', 'IABS', 'IADD3', 'IDP', 'IMAD', 'IMNMX', 'ISETP', 'LEA', 'LOP3', 'PLOP3',
+    'POPC', 'PRMT', 'SEL', 'SHF', 'VABSDIFF'))
 """What the integer half of a multiprocessor's lanes executes, at half the rate of the others."""
 
 _LABEL = re.compile(r'^(\.\w+):')
@@ -201,8 +201,9 @@ def _longest(blocks: list[_Block], loop: range) -> list[Instruction]:
     for index in reversed(loop):
         if avoided(index):
             continue
-        ends = [ways[place] for place in blocks[index].following if place in ways and place > index]
-        if loop.start in blocks[index].following:
+        following = blocks[index].following
+        ends = [ways[place] for place in following if place in ways and place > index]
+        if loop.start in following:
             ends.append([])
         if ends:
             ways[index] = [*blocks[index].instructions, *max(ends, key=len)]

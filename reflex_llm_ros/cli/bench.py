@@ -18,7 +18,7 @@ How fast a model runs on this machine: ``reflex_llm_bench MODEL.gguf``.
 Prints prefill, decode and time to first token, and on a GPU the kernels of a decode step and its
 share of the limit, a token's bytes over the read bandwidth measured in the same run. ``--bars``
 adds every kind of activations, a projection to an Orin, and what decoding has to reach.
-``--json`` and ``--plot`` keep the run.
+``--json`` and ``--plot`` keep the run; a kept run in place of a model is shown again.
 """
 
 import argparse
@@ -139,15 +139,18 @@ def with_bars(
         projected = (project(model, costs, 2, POSITION, orin) for orin in ORINS)
         projections = tuple(found for found in projected if found)
     result = replace(result, lanes=lanes, costs=costs, projections=projections)
-    llama_cpp = read_llama_bench(llama_bench) if llama_bench else {}
-    return replace(result, bars=bars(result, llama_cpp, command))
+    return replace(result, bars=bars(result, _llama_cpp(llama_bench), command))
+
+
+def _llama_cpp(llama_bench: Path | None) -> dict[int, float]:
+    return read_llama_bench(llama_bench) if llama_bench else {}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 when the model cannot be loaded."""
     parser = argparse.ArgumentParser(
         prog='reflex_llm_bench', description='Measure how fast a model runs on this machine.')
-    parser.add_argument('model', help='GGUF file')
+    parser.add_argument('model', help='GGUF file, or what --json kept of one')
     parser.add_argument('--backend', choices=('auto', 'cuda', 'cpu'), default='auto')
     parser.add_argument('--context', type=int, default=4096, help='positions of the KV cache')
     parser.add_argument('--prefill', type=int, nargs='*', default=PREFILLS, metavar='TOKENS')
@@ -162,9 +165,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(highlight=False)
     config = EngineConfig(
         options.model, backend=options.backend, context_length=options.context)
+    kept = Path(options.model)
     try:
-        result = run(config, options.prefill, console)
-        if options.bars and result.backend == 'cuda':
+        if kept.suffix == '.json':
+            result = Result.from_json(kept.read_text())
+            command = result.bars[0].command if result.bars else ''
+            result = replace(
+                result, bars=bars(result, _llama_cpp(options.llama_bench), command))
+        else:
+            result = run(config, options.prefill, console)
+        if options.bars and kept.suffix != '.json' and result.backend == 'cuda':
             given = sys.argv[1:] if arguments is None else arguments
             command = shlex.join([parser.prog, *given])
             result = with_bars(result, config, options.llama_bench, command)

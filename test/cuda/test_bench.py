@@ -162,3 +162,20 @@ def test_picture_shows_what_a_token_is_made_of(tmp_path: Path) -> None:
     plot(RESULT, tmp_path / 'b.png')
     pixels = [(tmp_path / name).read_bytes() for name in ('a.png', 'b.png')]
     assert pixels[0] != pixels[1] and all(png.startswith(b'\x89PNG') for png in pixels)
+
+
+def test_kept_run_is_shown_again_beside_llama_cpp(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    stage = Stage('down', 10, 5.0, 4.0, 1.0)
+    kept, theirs = tmp_path / 'run.json', tmp_path / 'llama.json'
+    run = replace(
+        RESULT, projections=(Projection('Orin', 'none', (stage,)),), bars=bars(RESULT, {}, 'this'))
+    kept.write_text(run.to_json())
+    assert Result.from_json(kept.read_text()) == run
+    theirs.write_text(json.dumps([{'n_prompt': 0, 'n_depth': 512, 'avg_ts': 320.0}]))
+    assert main([str(kept), '--llama-bench', str(theirs), '--json', str(tmp_path / 'b.json')]) == 0
+    again = Result.from_json((tmp_path / 'b.json').read_text())
+    assert len(again.bars) == len(run.bars) + 1 and again.bars[0].command == 'this'
+    assert again.bars[0].measured.startswith('2.50 times') and again.bars[0].met
+    assert 'Orin' in capsys.readouterr().out
