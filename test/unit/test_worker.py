@@ -25,66 +25,13 @@ from reflex_llm_ros.engine.errors import (
     BadRequestError,
     ContextOverflowError,
     EngineError,
-    ModelFileError,
     OutOfMemoryError,
 )
-from reflex_llm_ros.engine.request import Done, GenerateRequest, Message, Started, Token
-from reflex_llm_ros.protocol import Error, Event, Queued, Request
+from reflex_llm_ros.engine.request import Done, GenerateRequest, Started, Token
+from reflex_llm_ros.protocol import Error, Queued
 from reflex_llm_ros.request_queue import QueueLimits
-from reflex_llm_ros.worker import LoadCancelled, Progress, Worker
-from scripted_engine import done, PATIENCE_S, ScriptedEngine
-
-ROOMY = QueueLimits(size=8, drop_oldest=False)
-
-
-class Bench:
-    """A worker with a scripted engine, and everything that it said."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.faults: list[str] = []
-        self.said = threading.Condition()
-        self.engine: ScriptedEngine
-        self.worker = Worker(
-            make_engine=self.make_engine,
-            on_progress=lambda fraction, step: None,
-            on_event=self.on_event,
-            on_fault=lambda line, trace: self.faults.append(line))
-
-    def make_engine(self, progress: Progress) -> ScriptedEngine:
-        self.engine = ScriptedEngine(progress)
-        return self.engine
-
-    def on_event(self, event: Event) -> None:
-        with self.said:
-            self.events.append(event)
-            self.said.notify_all()
-
-    def submit(self, name: str, limits: QueueLimits = ROOMY, **options: Any) -> None:
-        request = Request(name, GenerateRequest((Message('user', name),)), **options)
-        self.worker.submit(request, limits)
-
-    def run(self, name: str) -> None:
-        """Submit a request and wait until the engine is inside it."""
-        self.submit(name)
-        assert self.engine.generating.wait(PATIENCE_S)
-
-    def bodies(self, name: str) -> list[Any]:
-        with self.said:
-            events = [event for event in self.events if event.id == name]
-        assert [event.seq for event in events] == list(range(len(events)))
-        return [event.body for event in events]
-
-    def end(self, name: str) -> Done | Error:
-        """Wait for the last event of a request."""
-        with self.said:
-            assert self.said.wait_for(
-                lambda: any(event.id == name and event.final for event in self.events),
-                PATIENCE_S), f'{name} has not ended: {self.events}'
-        ends = [body for body in self.bodies(name) if isinstance(body, (Done, Error))]
-        assert len(ends) == 1
-        assert self.bodies(name)[-1] is ends[0]
-        return ends[0]
+from scripted_engine import done, PATIENCE_S
+from worker_bench import Bench
 
 
 @pytest.fixture
@@ -384,70 +331,6 @@ def test_close_ends_running_and_waiting_requests(bench: Bench) -> None:
         end = bench.end(name)
         assert isinstance(end, Error)
         assert end.code == 'cancelled_by_deactivate'
-
-
-def test_requests_before_resume_are_not_active() -> None:
-    bench = Bench()
-    bench.worker.load()
-    bench.submit('early')
-    end = bench.end('early')
-    assert isinstance(end, Error)
-    assert end.code == 'not_active'
-    assert bench.worker.close(PATIENCE_S)
-
-
-def test_load_raises_what_the_engine_raised_and_the_thread_ends() -> None:
-    def fail(progress: Progress) -> ScriptedEngine:
-        raise ModelFileError('no such file')
-
-    worker = Worker(
-        make_engine=fail, on_progress=lambda fraction, step: None,
-        on_event=lambda event: None, on_fault=lambda line, trace: None)
-    with pytest.raises(ModelFileError, match='no such file'):
-        worker.load()
-    assert worker.close(PATIENCE_S)
-
-
-def test_close_during_load_cancels_it_at_the_next_progress() -> None:
-    loading = threading.Event()
-    release = threading.Event()
-    steps = []
-
-    def slow(progress: Progress) -> ScriptedEngine:
-        progress(0.1, 'weights')
-        loading.set()
-        assert release.wait(PATIENCE_S)
-        progress(0.2, 'more weights')
-        raise AssertionError('loading went on')
-
-    worker = Worker(
-        make_engine=slow, on_progress=lambda fraction, step: steps.append(step),
-        on_event=lambda event: None, on_fault=lambda line, trace: None)
-    outcome: list[BaseException] = []
-
-    def load() -> None:
-        try:
-            worker.load()
-        except LoadCancelled as cancelled:
-            outcome.append(cancelled)
-
-    loader = threading.Thread(target=load)
-    loader.start()
-    assert loading.wait(PATIENCE_S)
-    assert not worker.close(0.0)
-    loader.join(PATIENCE_S)
-    assert len(outcome) == 1
-    release.set()
-    assert worker.close(PATIENCE_S)
-    assert steps == ['weights']
-
-
-def test_a_worker_that_was_closed_loads_nothing() -> None:
-    bench = Bench()
-    assert bench.worker.close(0.0)
-    with pytest.raises(LoadCancelled):
-        bench.worker.load()
-    assert not hasattr(bench, 'engine')
 
 
 def test_snapshot_follows_the_requests(bench: Bench) -> None:
