@@ -13,11 +13,11 @@
 # limitations under the License.
 
 """
-Decode speed of a Q8_0 model on a GPU, for each kind of activations, in one run.
+Decode speed of a Q8_0 model in planes on a GPU, for each kind of activations, in one run.
 
 ``python benchmarks/q8_decode.py MODEL.gguf``: tokens a second of 128 greedy tokens from an empty
-cache, the median of several runs; then a decode step's time by unrolling, rows a warp and
-chunks of K, on the device alone.
+cache, the median of several runs; then what was measured to be the fastest variants and how long
+that took, and a decode step's time by variant and chunks of K, on the device alone.
 """
 
 import argparse
@@ -35,8 +35,9 @@ from reflex_llm_ros.engine.backends.cuda.buffers import allocate_cache, Batch
 from reflex_llm_ros.engine.backends.cuda.dispatch import Dispatcher
 from reflex_llm_ros.engine.backends.cuda.opening import open_device
 from reflex_llm_ros.engine.backends.cuda.q8_activations import KINDS
-from reflex_llm_ros.engine.backends.cuda.q8_choice import Choice
+from reflex_llm_ros.engine.backends.cuda.q8_choice import Choice, FORCED
 from reflex_llm_ros.engine.backends.cuda.q8_steps import Q8Steps
+from reflex_llm_ros.engine.backends.cuda.q8_variants import measure_variants
 from reflex_llm_ros.engine.config import EngineConfig, FastPaths
 from reflex_llm_ros.engine.gguf_model import GgufModel, ModelConfig
 from reflex_llm_ros.engine.models import dense
@@ -45,9 +46,7 @@ TOKENS = 128
 REPEATS = 5
 STEPS = 20
 CONTEXT = 512
-UNROLLINGS = (
-    ('', ''), ('_u2', ''), ('_u4', ''), ('_r2', ''), ('_u4', '_u2'), ('_u4', '_u4'),
-    ('_u2', '_u2'), ('_r2', '_u2'))
+VARIANTS = ('u1', 'u2', 'u4', 'r2')
 WARPS = (0, 32, 48, 64, 96)
 
 
@@ -146,7 +145,8 @@ def main() -> None:
             start = time.monotonic()
             backend = CudaBackend(
                 open_device(0), model,
-                EngineConfig(options.model, context_length=CONTEXT, q8_activations=kind),
+                EngineConfig(
+                    options.model, context_length=CONTEXT, weights='planes', q8_activations=kind),
                 FastPaths())
         with closing(backend):
             print(f'{kind}: loaded in {time.monotonic() - start:.1f} s', flush=True)
@@ -162,13 +162,23 @@ def main() -> None:
                 seconds.append(time.monotonic() - start)
             print(f'{kind}: prefill {len(tokens) / median(seconds):.0f} tokens/s', flush=True)
             choice = Choice(KINDS[kind], backend.device.info.multiprocessors)
+            steps = backend.loaded().steps
+            if isinstance(steps, Q8Steps) and KINDS[kind].words:
+                batch = Batch(
+                    1, backend.loaded().buffers.tokens[:1], backend.loaded().buffers.positions[:1],
+                    True)
+                start = time.monotonic()
+                measured = measure_variants(
+                    backend.device, choice.kind,
+                    steps.products(backend.loaded().weights, batch))
+                print(f'{kind} measured in {time.monotonic() - start:.3f} s: {measured}')
+                choice = replace(choice, measured=measured)
             print_kernels(backend, sizes, choice)
             usual = q8_choice.WARPS
-            for unroll, pair in UNROLLINGS if KINDS[kind].words else ():
+            for variant in ('auto', *VARIANTS) if KINDS[kind].words else ():
                 seconds_a_step = step_seconds(
-                    backend, sizes, replace(choice, unroll=unroll, unroll_pair=pair))
-                print(f'{kind} unroll {unroll or "_u1"} pair {pair or "_u1"}: '
-                      f'{seconds_a_step * 1e6:.0f} us a step', flush=True)
+                    backend, sizes, replace(choice, forced=FORCED[variant]))
+                print(f'{kind} {variant}: {seconds_a_step * 1e6:.0f} us a step', flush=True)
             for warps in WARPS if KINDS[kind].words else ():
                 q8_choice.WARPS = warps
                 chunks = choice.chunks(sizes.embedding_length, sizes.feed_forward_length)

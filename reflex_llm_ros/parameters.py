@@ -118,7 +118,7 @@ TABLE = (
         'Where the GPU reads weights: mapped from the file, a copy in device memory, a copy '
         'packed for the fast decode kernel, or auto: packed where that kernel can run the '
         'model, mapped where no copy fits.',
-        choices=('auto', 'packed', 'device', 'mapped'), engine='weights'),
+        choices=('auto', 'packed', 'planes', 'device', 'mapped'), engine='weights'),
     Row('q8.activations', _ENGINE.q8_activations,
         'Activations of a model that is all Q8_0, on the GPU: one int8 word, two, or fp32; '
         'two words are about as exact as fp32 and faster.',
@@ -127,6 +127,14 @@ TABLE = (
         'Activations of a decode step of a K-quant model, on the GPU: one int8 word, two, or '
         'fp16; the int8 kernel runs where its own copy of the weights fits too.',
         choices=('a8', 'a8x2', 'fp16'), engine='gemv_activations'),
+    Row('q8.variant', _ENGINE.q8_variant,
+        'Kernels of a Q8_0 model in planes, with equal results: auto measures which is fastest; '
+        'u1, u2 and u4 load so many steps ahead, r2 has two rows a warp.',
+        choices=('auto', 'u1', 'u2', 'u4', 'r2'), engine='q8_variant'),
+    Row('debug.probe', _ENGINE.debug_probe,
+        'When a model has been loaded on the GPU, log norm and first values after each layer '
+        'beside those of the reference implementation, and the first layer that departs.',
+        engine='debug_probe'),
     *(Row(FAST_PATHS + switch.name, getattr(_ENGINE.fast_paths, switch.name),
           'Run this operation on its kernels; off for finding out where a wrong token comes '
           f'from. {environment_variable(switch.name)}=0 in the environment turns it off too.')

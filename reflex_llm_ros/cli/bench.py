@@ -105,10 +105,10 @@ def _with_device(
         choice = Choice(KINDS[config.q8_activations], device.info.multiprocessors)
         columns = sizes.feed_forward_length
         choices += (
-            f'; Q8_0 products: {config.q8_activations} activations, '
-            f'kernels {choice.suffix or "rolled"}, of gate and up '
-            f'{choice.pair_suffix or "rolled"}, rows of ffn_down in '
+            f'; Q8_0 products: {config.q8_activations} activations, rows of ffn_down in '
             f'{choice.chunks(sizes.embedding_length, columns)} chunks')
+        for product, kernel in backend.variants().items():
+            choices += f'; {product}: {kernel}'
     return replace(
         result, device=device.info.name, choices=choices,
         copy_gb_per_s=device.copy_bandwidth() / 1e9,

@@ -83,7 +83,8 @@ class EngineConfig:
     weights
         Where the CUDA backend reads weights: ``mapped`` from the file's memory map,
         ``device`` from a copy in device memory, ``packed`` from a copy that is laid out for
-        the persistent decode kernel, ``auto`` packed where that kernel can run the model,
+        the persistent decode kernel, ``planes`` from a copy with Q8_0 words and scales apart,
+        ``auto`` packed where that kernel can run the model, else planes where there is Q8_0,
         else a copy, and mapped where no copy fits.
     q8_activations
         Activations of a model whose matrices are all Q8_0, on a GPU: ``a8`` int8, ``a8x2`` two
@@ -94,6 +95,13 @@ class EngineConfig:
         persistent kernel, where that can run the model; ``fp16`` in the kernels that read the
         file's blocks. A file that mixes Q8_0 with other types runs in the persistent kernel
         where ``q8_activations`` says the same.
+    q8_variant
+        Kernels of a Q8_0 model in planes, among those of equal results: ``auto`` by a short
+        measurement that is kept for each device, or ``u1``, ``u2``, ``u4`` (steps in flight),
+        ``r2`` (two rows a warp) wherever a kernel has that form.
+    debug_probe
+        Compare the residual stream after each layer with the oracle's when a model has been
+        loaded on a GPU, and tell it through the progress.
     fast_paths
         Switches of the CUDA backend.
 
@@ -110,6 +118,8 @@ class EngineConfig:
     weights: str = 'auto'
     q8_activations: str = 'a8x2'
     gemv_activations: str = 'a8x2'
+    q8_variant: str = 'auto'
+    debug_probe: bool = False
     fast_paths: FastPaths = field(default_factory=FastPaths)
 
 

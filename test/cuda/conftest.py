@@ -22,6 +22,7 @@ from typing import Any
 from gguf import GGMLQuantizationType
 import numpy as np
 import pytest
+from reflex_llm_ros.engine.backends.cuda import q8_variants
 from reflex_llm_ros.engine.backends.cuda.backend import CudaBackend
 from reflex_llm_ros.engine.backends.reference import ReferenceBackend
 from reflex_llm_ros.engine.config import EngineConfig, FastPaths
@@ -32,6 +33,15 @@ from reflex_llm_ros.synthetic.qwen3_gguf import generate
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'kernels'))
 
 OpenBackend = Callable[..., CudaBackend]
+
+
+@pytest.fixture(scope='session', autouse=True)
+def variants_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keep what is measured of Q8_0 kernels out of the user's cache."""
+    folder = tmp_path_factory.mktemp('cache')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(q8_variants, 'cache_folder', lambda: folder)
+        yield folder
 
 
 @pytest.fixture(scope='session')

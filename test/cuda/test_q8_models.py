@@ -15,19 +15,19 @@
 """Whole models on Q8_0 planes: against the oracle, fused against separate, off and failing."""
 
 from dataclasses import replace
-from functools import partial
 import math
 from pathlib import Path
 from typing import Any
 
 from divergence import compare
+from gguf import GGMLQuantizationType
 import numpy as np
 import pytest
-from reflex_llm_ros.engine.backends.cuda import backend as backend_module
 from reflex_llm_ros.engine.backends.cuda import q8_choice
 from reflex_llm_ros.engine.backends.cuda.q8_activations import KINDS, q8_buffer_bytes
 from reflex_llm_ros.engine.backends.cuda.q8_choice import Choice
 from reflex_llm_ros.engine.backends.cuda.q8_steps import KERNEL_FILES
+from reflex_llm_ros.engine.backends.cuda.q8_weights import split_names
 from reflex_llm_ros.engine.config import FastPaths
 from reflex_llm_ros.engine.gguf_model import GgufModel
 from reflex_llm_ros.synthetic.model_shape import ModelShape
@@ -166,18 +166,17 @@ def test_parts_equal_fused_kernels_to_the_bit(
 
 
 @pytest.mark.parametrize('kind', ['a8', 'a8x2'])
-@pytest.mark.parametrize('unroll, unroll_pair', [('', ''), ('_u2', '_u4'), ('_r2', '_u2')])
-def test_the_choice_of_kernels_changes_nothing(
-    q8_path: Path, kind: str, unroll: str, unroll_pair: str, open_backend: Any,
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+def test_the_variant_changes_nothing(
+    q8_path: Path, kind: str, open_backend: Any, rng: np.random.Generator
 ) -> None:
     tokens = random_tokens(rng, 3)
-    expected = decoded(open_backend(q8_path, q8_activations=kind), tokens)
-    monkeypatch.setattr(
-        backend_module, 'Choice', partial(Choice, unroll=unroll, unroll_pair=unroll_pair))
-    other = open_backend(q8_path, q8_activations=kind)
-    np.testing.assert_array_equal(decoded(other, tokens), expected)
-    assert other.counters() == {}
+    logits = []
+    for variant in ('u1', 'u2', 'u4', 'r2'):
+        backend = open_backend(q8_path, q8_activations=kind, q8_variant=variant)
+        logits.append(decoded(backend, tokens))
+        assert backend.counters() == {}
+    for other in logits[1:]:
+        np.testing.assert_array_equal(other, logits[0])
 
 
 @every_kind
@@ -255,6 +254,43 @@ def test_other_placements_leave_the_file_whole(
     backend = open_backend(qwen3_q8_path, device, weights=weights)
     backend.forward([1, 2, 3], 0)
     assert not set(KERNEL_FILES) & set(device.loaded)
+
+
+MIXED = {
+    'blk.0.attn_v.weight': GGMLQuantizationType.Q5_0,
+    'blk.0.ffn_down.weight': GGMLQuantizationType.Q4_1,
+    'blk.1.attn_output.weight': GGMLQuantizationType.Q4_0,
+    'blk.1.ffn_gate.weight': GGMLQuantizationType.F16,
+}
+"""Of two layers: in the first one half of the steps are on planes, in the second the other."""
+
+
+@every_kind
+@pytest.mark.parametrize('also', [None, 'token_embd.weight', 'output.weight'])
+def test_tensors_of_other_types_beside_planes(
+    kind: str, also: str | None, tmp_path: Path, open_backend: Any, oracle: Any,
+    rng: np.random.Generator
+) -> None:
+    shape = ModelShape(
+        block_count=2, embedding_length=160, feed_forward_length=544, head_count=4,
+        head_count_kv=2, head_dim=64, vocab_size=0, context_length=128, tied_output=False)
+    path = tmp_path / 'mixed.gguf'
+    types = {**MIXED, **({also: GGMLQuantizationType.Q5_1} if also else {})}
+    generate(str(path), shape, mix='q8_0', types=types, seed=7)
+    model = GgufModel.open(str(path))
+    assert split_names(model) == {name for name, tensor in model.tensors.items() if len(
+        tensor.shape) == 2} - {also} - set(MIXED) - {
+            'blk.0.attn_q.weight', 'blk.0.attn_k.weight', 'blk.0.ffn_gate.weight',
+            'blk.0.ffn_up.weight', 'blk.1.ffn_up.weight'}
+    backend = open_backend(path, q8_activations=kind)
+    tokens = random_tokens(rng, 4)
+    divergence = compare(oracle(path, tokens), decoded(backend, tokens))
+    assert divergence.mean_kl <= MEAN_KL[kind]
+    assert backend.counters() == {}
+    if isinstance(backend.device, ShimDevice):
+        assert {f'quantize_{kind}_half', 'gemv_q5_0', 'swiglu'} <= set(backend.device.launches)
+    batched = open_backend(path, q8_activations=kind).forward(tokens, 0)
+    np.testing.assert_array_equal(batched, backend.forward(tokens, 0))
 
 
 def test_memory_is_what_was_planned(qwen3_q8_path: Path, open_backend: Any) -> None:

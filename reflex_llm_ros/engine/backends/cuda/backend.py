@@ -40,10 +40,11 @@ from reflex_llm_ros.engine.backends.cuda.load_plan import (
 from reflex_llm_ros.engine.backends.cuda.packed import PackedPlacement, REPACK
 from reflex_llm_ros.engine.backends.cuda.persistent import PersistentDecode
 from reflex_llm_ros.engine.backends.cuda.q8_activations import KINDS
-from reflex_llm_ros.engine.backends.cuda.q8_choice import Choice
+from reflex_llm_ros.engine.backends.cuda.q8_choice import Choice, FORCED
 from reflex_llm_ros.engine.backends.cuda.q8_steps import KERNEL_FILES as Q8_KERNEL_FILES
 from reflex_llm_ros.engine.backends.cuda.q8_steps import PACKED_KERNEL_FILES as PACKED_Q8_FILES
 from reflex_llm_ros.engine.backends.cuda.q8_steps import Q8Steps
+from reflex_llm_ros.engine.backends.cuda.q8_variants import fastest_variants
 from reflex_llm_ros.engine.backends.cuda.q8_weights import PlanesPlacement
 from reflex_llm_ros.engine.backends.cuda.sampling import (
     DeviceSampling,
@@ -119,10 +120,17 @@ class CudaBackend:
         buffers = Buffers(device, sizes, self.context_length)
         cache = allocate_cache(device, sizes, config.kv_cache, self.context_length)
         common = (device, sizes, buffers, cache, fast, self._dispatcher)
-        choice = Choice(KINDS[config.q8_activations], device.info.multiprocessors)
-        steps = Q8Steps(*common, choice, weights) if plan.q8 else CudaSteps(*common)
         device.write(buffers.tokens[:1], np.zeros(1, np.int32))
         device.write(buffers.positions[:1], np.zeros(1, np.int32))
+        steps = CudaSteps(*common)
+        if plan.q8:
+            choice = Choice(
+                KINDS[config.q8_activations], device.info.multiprocessors,
+                FORCED[config.q8_variant])
+            steps = q8_steps = Q8Steps(*common, choice, weights)
+            if choice.forced is None:
+                q8_steps.choose(fastest_variants(device, choice.kind, q8_steps.products(
+                    weights, Batch(1, buffers.tokens[:1], buffers.positions[:1], True))))
         launches = DecodeStep(
             device, steps, weights, buffers, self._dispatcher, fast.cuda_graph)
         decode: DecodeStep | PersistentDecode = launches
@@ -217,6 +225,10 @@ class CudaBackend:
         return {f'fallback {name}': count
                 for name, count in sorted(self._dispatcher.fallbacks.items())}
 
+    def variants(self) -> dict[str, str]:
+        """Say which kernel does each product that has several of equal results."""
+        return self.loaded().steps.variants()
+
     def close(self) -> None:
         """Free all memory. See ``Backend.close``."""
         if self._loaded is not None:
@@ -255,7 +267,8 @@ def kernel_files(plan: LoadPlan) -> tuple[str, ...]:
     """Return the kernel files that a model placed like this needs, besides decode.cu."""
     if plan.placement == PACKED and plan.q8:
         return (*KERNEL_FILES, REPACK, *PACKED_Q8_FILES)
-    return (*KERNEL_FILES, *PRODUCT_FILES[plan.placement])
+    blocks = PRODUCT_FILES[DEVICE] if plan.mixed else ()
+    return (*KERNEL_FILES, *PRODUCT_FILES[plan.placement], *blocks)
 
 
 def _load(

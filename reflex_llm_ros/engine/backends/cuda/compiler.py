@@ -15,21 +15,14 @@
 """Kernel source to machine code with NVRTC, kept on disk by everything it depends on."""
 
 import hashlib
-import os
 from pathlib import Path
-import tempfile
 
 from cupy.cuda import nvrtc
+from reflex_llm_ros.engine.backends.cuda.disk_cache import cache_folder, store
 from reflex_llm_ros.engine.backends.cuda.sources import COMPILE_OPTIONS, KernelSource
 from reflex_llm_ros.engine.errors import EngineError
 
 DIGEST_BYTES = hashlib.sha256().digest_size
-
-
-def cache_folder() -> Path:
-    """Return the folder of compiled kernels: ``$XDG_CACHE_HOME/reflex_llm_ros``."""
-    base = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
-    return Path(base) / 'reflex_llm_ros'
 
 
 def compile_cubin(source: KernelSource, capability: tuple[int, int]) -> bytes:
@@ -48,7 +41,7 @@ def compile_cubin(source: KernelSource, capability: tuple[int, int]) -> bytes:
     cubin = _read(path)
     if cubin is None:
         cubin = _compile(source, options)
-        _write(path, cubin)
+        store(path, hashlib.sha256(cubin).digest() + cubin)
     return cubin
 
 
@@ -94,14 +87,3 @@ def _read(path: Path) -> bytes | None:
         return None
     digest, cubin = data[:DIGEST_BYTES], data[DIGEST_BYTES:]
     return cubin if hashlib.sha256(cubin).digest() == digest else None
-
-
-def _write(path: Path, cubin: bytes) -> None:
-    """Store a cubin; a folder that cannot be written only costs the next start its time."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(hashlib.sha256(cubin).digest() + cubin)
-        os.replace(file.name, path)
-    except OSError:
-        pass

@@ -24,7 +24,7 @@ from reflex_llm_ros.engine.backends.cuda.buffers import ATTENTION_CHUNK, buffer_
 from reflex_llm_ros.engine.backends.cuda.persistent import refusal, WORDS, work_bytes
 from reflex_llm_ros.engine.backends.cuda.q8_activations import KINDS, q8_buffer_bytes
 from reflex_llm_ros.engine.backends.cuda.q8_choice import Choice
-from reflex_llm_ros.engine.backends.cuda.q8_weights import can_split
+from reflex_llm_ros.engine.backends.cuda.q8_weights import split_names
 from reflex_llm_ros.engine.backends.cuda.sampling import sampling_bytes
 from reflex_llm_ros.engine.backends.cuda.staging import IN_FLIGHT, part_bytes
 from reflex_llm_ros.engine.backends.cuda.weights import placed_bytes
@@ -44,12 +44,14 @@ class LoadPlan:
     What a backend will hold, in bytes by purpose, for ``context_length`` positions.
 
     ``placement`` is PACKED for the persistent kernel, PLANES for the kernels of table B, or the
-    file's blocks: DEVICE for a copy, MAPPED for the file's pages. ``q8`` says that all matrices
-    are Q8_0 and meet quantized activations, ``activations`` what the persistent kernel takes.
+    file's blocks: DEVICE for a copy, MAPPED for the file's pages. ``q8`` says that Q8_0 matrices
+    meet quantized activations, ``mixed`` that there are others beside planes, ``activations``
+    what the persistent kernel takes.
     """
 
     placement: str
     q8: bool
+    mixed: bool
     activations: str
     context_length: int
     weights: int
@@ -113,6 +115,10 @@ def _placements(
         return (MAPPED,)
     if config.weights == DEVICE:
         return (DEVICE,)
+    if config.weights == PLANES:
+        if not split_names(model):
+            raise EngineError('no matrix can be in planes; set model.weights to auto')
+        return (PLANES,)
     reason = _no_packed(device, model, config, fast)
     if config.weights == PACKED:
         if reason:
@@ -120,7 +126,7 @@ def _placements(
         return (PACKED,)
     if reason:
         log.info('no persistent decode kernel: %s', reason)
-    copied = PACKED if not reason else PLANES if can_split(model) else DEVICE
+    copied = PACKED if not reason else PLANES if split_names(model) else DEVICE
     return (copied, MAPPED) if can_map else (copied,)
 
 
@@ -148,7 +154,8 @@ def _fit(device: Any, model: GgufModel, config: EngineConfig, placement: str) ->
         placed_bytes(tensor) for tensor in model.tensors.values()
         if not only_vectors or len(tensor.shape) == 1)
     scratch = sampling_bytes(sizes.vocab_size) + (IN_FLIGHT + 1) * part_bytes(model)
-    q8 = placement in (PACKED, PLANES) and all_q8(model)
+    whole = all_q8(model)
+    q8 = placement == PLANES or placement == PACKED and whole
     if q8:
         choice = Choice(KINDS[config.q8_activations], multiprocessors)
         scratch += q8_buffer_bytes(sizes, choice.kind, choice.partial_rows(sizes))
@@ -166,6 +173,7 @@ def _fit(device: Any, model: GgufModel, config: EngineConfig, placement: str) ->
         scratch=scratch + buffers(ATTENTION_CHUNK), free=device.free_bytes(),
         context_length=config.context_length, limit_mb=config.memory_limit_mb)
     return LoadPlan(
-        placement, q8, decode_activations(model, config) if placement == PACKED else '',
+        placement, q8, placement == PLANES and not whole,
+        decode_activations(model, config) if placement == PACKED else '',
         context_length, weights, context_length * position_bytes,
         scratch + buffers(context_length))

@@ -14,7 +14,7 @@
 
 """Which of the kernels that do the same a Q8_0 product takes: by shape and device alone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from reflex_llm_ros.engine.backends.cuda.q8_activations import Kind, qkv_rows
 from reflex_llm_ros.engine.gguf_model import ModelConfig
@@ -26,10 +26,14 @@ WARPS = 48
 LEAST_CHUNK = 2048
 """Shorter chunks cost more in their sums than they gain."""
 
-UNROLL = {'a8': '_u2', 'a8x2': '_r2', 'f32': ''}
-UNROLL_PAIR = {'a8': '_u2', 'a8x2': '', 'f32': ''}
+USUAL = {'a8': '_u2', 'a8x2': '_r2', 'f32': ''}
+USUAL_PAIR = {'a8': '_u2', 'a8x2': '', 'f32': ''}
 """What measured fastest on an H200; gate and up are two rows a warp as they are."""
+PAIR = 'q8_gate_up'
 TWO_ROWS = '_r2'
+SUFFIXES = ('', '_u2', '_u4', TWO_ROWS)
+SUFFIXES_PAIR = ('', '_u2', '_u4')
+FORCED = {'auto': None, 'u1': '', 'u2': '_u2', 'u4': '_u4', 'r2': TWO_ROWS}
 
 
 @dataclass(frozen=True)
@@ -37,14 +41,15 @@ class Choice:
     """
     The rules for one device and one kind of activations.
 
-    Unrolled kernels give the results of rolled ones to the bit. Chunks of K do not: they change
+    Unrolled kernels give the results of rolled ones to the bit: ``measured`` holds the fastest
+    by product, ``forced`` stands before it. Chunks of K do not: they change
     the order of sums, and so depend on the shape and the number of multiprocessors alone.
     """
 
     kind: Kind
     multiprocessors: int
-    unroll: str | None = None
-    unroll_pair: str | None = None
+    forced: str | None = None
+    measured: dict[str, str] = field(default_factory=dict)
 
     def chunk(self, rows: int, columns: int) -> int:
         """Columns that one warp sums: all, unless the rows leave most of the device idle."""
@@ -67,17 +72,26 @@ class Choice:
             qkv_rows(config) * self.chunks(qkv_rows(config), width),
             width * self.chunks(width, heads), width * self.chunks(width, middle), 2 * middle)
 
-    @property
-    def suffix(self) -> str:
-        """Say which kernel multiplies with one matrix, by the end of its name."""
-        return UNROLL[self.kind.name] if self.unroll is None else self.unroll
+    def suffix(self, product: str) -> str:
+        """Say which kernel does a product, such as ``q8_qkv 6144x2560``: the end of its name."""
+        if self.forced is not None:
+            return self.forced if self.forced in suffixes(product, self.kind) else ''
+        usual = USUAL_PAIR if product.startswith(PAIR) else USUAL
+        return self.measured.get(product, usual[self.kind.name])
 
-    @property
-    def pair_suffix(self) -> str:
-        """Say which kernel multiplies with gate and up, a row each a warp."""
-        return UNROLL_PAIR[self.kind.name] if self.unroll_pair is None else self.unroll_pair
 
-    @property
-    def rows_a_warp(self) -> int:
-        """Rows of one matrix that a warp has."""
-        return 2 if self.suffix == TWO_ROWS else 1
+def suffixes(product: str, kind: Kind) -> tuple[str, ...]:
+    """Return the ends of the names of the kernels that do a product, with equal results."""
+    if not kind.words:
+        return ('',)
+    return SUFFIXES_PAIR if product.startswith(PAIR) else SUFFIXES
+
+
+def rows_a_warp(suffix: str) -> int:
+    """Rows of one matrix that a warp has."""
+    return 2 if suffix == TWO_ROWS else 1
+
+
+def product_name(kernel: str, rows: int, columns: int) -> str:
+    """Name what a kernel does for one shape."""
+    return f'{kernel} {rows}x{columns}'

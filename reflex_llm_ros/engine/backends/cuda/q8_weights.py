@@ -30,6 +30,10 @@ BLOCK_HALVES = 17
 BLOCK_BYTES = 2 * BLOCK_HALVES
 SPLIT_BLOCK = 128
 MAX_HEAD = 256
+STEPS = (
+    (('attn_q', 'attn_k', 'attn_v'), ()), (('attn_output',), ()),
+    (('ffn_gate', 'ffn_up'), ('ffn_down',)), (('ffn_down',), ()))
+"""Matrices that one kernel takes, and those that read what only they can read."""
 
 
 @dataclass(frozen=True)
@@ -39,23 +43,34 @@ class PlanesTensor(DeviceTensor):
     scales: Any
 
 
-def can_split(model: GgufModel) -> bool:
-    """Say whether the kernels on planes can run this model: every matrix is Q8_0."""
+def split_names(model: GgufModel) -> set[str]:
+    """
+    Return the matrices that go into planes: Q8_0, as are all that one kernel takes with them.
+
+    Empty where the kernels do not take the model's heads.
+    """
     dim = model.config.head_dim
-    return dim % GROUP == 0 and dim <= MAX_HEAD and all(
-        tensor.type == GGMLQuantizationType.Q8_0
-        for tensor in model.tensors.values() if len(tensor.shape) == 2)
+    if dim % GROUP or dim > MAX_HEAD:
+        return set()
+    q8 = {name for name, tensor in model.tensors.items()
+          if tensor.type == GGMLQuantizationType.Q8_0}
+    names = q8 & {'token_embd.weight', 'output.weight'}
+    for index in range(model.config.block_count):
+        for roles, together in STEPS:
+            if {f'blk.{index}.{role}.weight' for role in (*roles, *together)} <= q8:
+                names |= {f'blk.{index}.{role}.weight' for role in roles}
+    return names
 
 
 def planes(weight: DeviceTensor) -> PlanesTensor:
-    """Return a matrix as what it is in a model that has been split."""
+    """Return a matrix that has been split."""
     assert isinstance(weight, PlanesTensor), weight.host.name
     return weight
 
 
 class PlanesPlacement:
     """
-    Places the tensors of a model for which ``can_split``: vectors as always, matrices split.
+    Places the tensors of a model: those of ``split_names`` in planes, all others as always.
 
     The device splits them, ``part_bytes`` of the file at a time. The file must stay open until
     ``finish`` has given the staging memory back.
@@ -69,20 +84,21 @@ class PlanesPlacement:
         self._model = model
         self._staging = staging
         self._part = device.empty((part_bytes,), np.uint8)
-        self._vectors = WeightPlacement(device, model, False, staging, lambda placed: None)
+        self._blocks = WeightPlacement(device, model, False, staging, lambda placed: None)
         self._on_progress = on_progress
         self._placed = 0
+        self._names = split_names(model)
         self._matrix_bytes = 0
 
     @property
     def device_bytes(self) -> int:
         """Bytes of what has been placed."""
-        return self._vectors.device_bytes + self._matrix_bytes
+        return self._blocks.device_bytes + self._matrix_bytes
 
     def place(self, name: str) -> DeviceTensor:
         """Place the tensor of that name."""
         tensor = self._model.tensors[name]
-        placed = self._vectors.place(name) if len(tensor.shape) == 1 else self._split(tensor)
+        placed = self._split(tensor) if name in self._names else self._blocks.place(name)
         self._placed += tensor.data.nbytes
         self._on_progress(self._placed)
         return placed

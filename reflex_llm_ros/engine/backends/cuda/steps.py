@@ -166,6 +166,10 @@ class CudaSteps:
         self._matvec.logits(self._buffers.logits, normed, output, self._buffers.half_logits)
         return self._buffers.logits
 
+    def variants(self) -> dict[str, str]:
+        """Say which kernel does each product that has several of equal results."""
+        return {}
+
     def _norm(self, x: Any, weight: DeviceTensor) -> Any:
         rows, columns = x.shape
         out = self._buffers.normed[:rows]
