@@ -68,7 +68,13 @@ def open_cuda_backend(
 
     fast = config.fast_paths.overridden(os.environ)
     try:
-        return CudaBackend(device, model, config, fast, on_progress)
+        backend = CudaBackend(device, model, config, fast, on_progress)
+        if config.debug_probe:
+            from reflex_llm_ros.engine.backends.cuda.probe import probe
+
+            for line in probe(backend, model):
+                on_progress(1.0, line)
+        return backend
     except BaseException:
         device.close()
         raise
