@@ -24,6 +24,7 @@ import pytest
 from reflex_llm_ros.engine.backends.cuda import q8_variants
 from reflex_llm_ros.engine.backends.cuda.q8_activations import KINDS
 from reflex_llm_ros.engine.backends.cuda.q8_variants import fastest_variants
+from reflex_llm_ros.engine.config import FastPaths
 from reflex_llm_ros.synthetic.model_shape import ModelShape
 from reflex_llm_ros.synthetic.qwen3_gguf import generate
 from shim_device import ShimDevice
@@ -110,6 +111,17 @@ def test_what_was_measured_is_kept_for_the_device(
     assert first.device.timed > 0
     second = open_backend(path, Timed('_u2'))
     assert second.device.timed == 0 and second.variants() == first.variants()
+
+
+@pytest.mark.parametrize('switch', ['gemv', 'norm'])
+def test_nothing_is_measured_of_kernels_that_are_off(
+    path: Path, switch: str, folder: Path, open_backend: Any
+) -> None:
+    device = Timed('_u2')
+    open_backend(path, device, fast=FastPaths(**{switch: False}))
+    assert device.timed == 0
+    fused = tuple(f'{name}_a8x2' for name in PRODUCTS)
+    assert not [name for name in device.launches if name.startswith(fused)]
 
 
 def test_a_variant_that_is_asked_for_is_not_measured(

@@ -128,7 +128,7 @@ class CudaBackend:
                 KINDS[config.q8_activations], device.info.multiprocessors,
                 FORCED[config.q8_variant])
             steps = q8_steps = Q8Steps(*common, choice, weights)
-            if choice.forced is None:
+            if choice.forced is None and fast.gemv and fast.norm:
                 q8_steps.choose(fastest_variants(device, choice.kind, q8_steps.products(
                     weights, Batch(1, buffers.tokens[:1], buffers.positions[:1], True))))
         launches = DecodeStep(
