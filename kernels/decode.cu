@@ -14,10 +14,16 @@
 
 // A whole decode step of a Qwen3 in one persistent kernel: embedding, every layer, head, argmax.
 //
-// One block a multiprocessor runs through all stages; a barrier over the grid separates those
-// that depend on each other. Weights depend on nothing, so each warp copies its own, in the
-// packed layout, into a ring of steps in shared memory and runs ahead of the barriers: memory
-// stays busy while blocks wait. Every block quantizes the activations of a stage for itself.
+// One block a multiprocessor runs through all stages. What one stage passes to the next are words
+// that carry a tag of the layer (decode_exchange.cuh): who needs them waits for the words. Weights
+// depend on nothing, so each warp copies its own, in the packed layout, into a ring of steps in
+// shared memory and runs ahead of the waiting: memory stays busy while blocks wait. Every block
+// embeds the token and quantizes the activations of a stage for itself.
+//
+// A slot may be written again once every block has what it read there. A block publishes rows of a
+// stage after it has all of that stage's activations, and all rows of a stage are needed before
+// any of the next: x -> qkv -> (parts ->) heads -> attended -> hidden -> x. Whoever writes a slot
+// again has seen, through that circle, the results of all blocks that read it a layer ago.
 //
 // Nothing depends on the order in which blocks or warps arrive: sums of rows that several warps
 // share, and of attention over several parts of the cache, are added in a fixed order.
@@ -25,25 +31,6 @@
 #include "decode_activations.cuh"
 #include "decode_attention.cuh"
 #include "decode_multiply.cuh"
-
-// The token's row of the table, a share of it a block, into the residual stream.
-template <class First, class... Rest>
-__device__ __forceinline__ void embed_as(int format, float *x, const Stage &table, int token) {
-  if constexpr (sizeof...(Rest) > 0) {
-    if (format > 0) {
-      embed_as<Rest...>(format - 1, x, table, token);
-      return;
-    }
-  }
-  for (int four = blockIdx.x * THREADS + threadIdx.x; four < EMBEDDING / 4;
-       four += gridDim.x * THREADS) {
-    const PackedPlace place(token / QUAD, token % QUAD, table.steps, four / 8);
-    float w[4];
-    First::dequantize4(w, table.weights + place.step * First::BYTES, place.half, place.lane,
-                       four % 8);
-    reinterpret_cast<float4 *>(x)[four] = make_float4(w[0], w[1], w[2], w[3]);
-  }
-}
 
 __device__ __forceinline__ float2 better(float2 a, float2 b) {
   const int first = __float_as_int(a.y), second = __float_as_int(b.y);
@@ -73,13 +60,13 @@ __device__ __forceinline__ void choose(Block &block, int32_t *token, int32_t *po
   if (lane == 0) {
     block.work.best[blockIdx.x] = best;
     __threadfence();
-    shared->last = atomicAdd(block.work.arrived + 1, 1u) == gridDim.x - 1;
+    shared->last = atomicAdd(block.work.arrived, 1u) == BLOCKS - 1;
     __threadfence();
   }
   __syncwarp();
   if (!shared->last) return;
   best = none;
-  for (int i = lane; i < int(gridDim.x); i += WARP_SIZE) {
+  for (int i = lane; i < BLOCKS; i += WARP_SIZE) {
     best = better(best, __ldcg(block.work.best + i));
   }
   best = warp_best(best);
@@ -89,67 +76,104 @@ __device__ __forceinline__ void choose(Block &block, int32_t *token, int32_t *po
   *position += 1;
   ring[*step % ring_size] = chosen;
   *step += 1;
-  block.work.arrived[0] = 0;
-  block.work.arrived[1] = 0;
+  *block.work.arrived = 0;
+}
+
+// Whether the block quantizes for a stage of which it has a share.
+__device__ __forceinline__ bool reads(int kind, const Share &share) {
+  return kind != VALUE &&
+         (share.count > 0 || (kind == QUERY_KEY && Share(KEY / QUAD).count > 0));
+}
+
+// The norm before the stage that follows a layer.
+__device__ __forceinline__ const float *next_norm(const Layer *layers, int layer, int count,
+                                                  const float *output_norm) {
+  return layer + 1 < count ? layers[layer + 1].attn_norm : output_norm;
+}
+
+// Asks for a norm's weights, a share of them a block: a step ago is too long for the L2 cache.
+__device__ __forceinline__ void prefetch_norm(const float *norm) {
+  constexpr int LINE = 32;
+  const int at = (threadIdx.x * BLOCKS + blockIdx.x) * LINE;
+  if (at < EMBEDDING) prefetch(norm + at);
 }
 
 // Ends where argmax ends: `token` and `position` are the next step's, and `ring` has the choice.
 // stages: query and key in one, value, output, gate and up in one, down, for each layer; then the
-// head. Grid: at most as many blocks as run at once, one a multiprocessor; block 384; shared
-// memory as decode_shared_bytes says. `parts`: most parts of the cache, at least 1.
+// head. Grid: BLOCKS, which all run at once, one a multiprocessor; block 384; shared memory as
+// decode_shared_bytes says. `parts`: most parts of the cache, at least 1.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     decode_step(int32_t *token, int32_t *position, uint32_t *step, int32_t *ring, float *logits,
                 const Stage *stages, const Layer *layers, const uint64_t *turns,
                 const float *output_norm, const Stage *table, const Work *work_place,
-                int32_t layer_count, int32_t parts, int32_t ring_size, float eps, float score_scale) {
+                int32_t layer_count, int32_t parts, int32_t ring_size, float eps,
+                float score_scale) {
   DYNAMIC_SHARED(uint8_t, memory);
   const int stage_count = layer_count * LAYER_STAGES + 1;
   Block block(memory, stages, stage_count);
-  if (threadIdx.x == 0) block.shared->work = *work_place;
+  Shared *const shared = block.shared;
+  if (threadIdx.x == 0) shared->work = *work_place;
+  if (threadIdx.x < KINDS * WARPS) {
+    const int kind = threadIdx.x / WARPS, warp = threadIdx.x % WARPS;
+    shared->turns[kind][warp] = Turn(stages[kind == HEAD ? stage_count - 1 : kind], warp);
+  }
+  for (int i = threadIdx.x; i < KINDS * WARPS * 2 * QUAD; i += THREADS) {
+    (&shared->sums[0][0][0][0])[i] = 0.0f;
+  }
   __syncthreads();
   const Work &work = block.work;
   const int place = *position;
-  embed_as<DECODE_FORMATS>(table->format, work.x, *table, *token);
+  block.tag = *step * layer_count;
   Stage stage = stages[0];
   const float *norm = layers[0].attn_norm;
-  block.grid_barrier();
 #pragma unroll 1
   for (int number = 0; number < stage_count; ++number) {
     const int kind = number + 1 == stage_count ? int(HEAD) : number % LAYER_STAGES;
     const int layer = number / LAYER_STAGES;
-    Shared *const shared = block.shared;
-    if (kind == QUERY_KEY || kind == GATE_UP || kind == HEAD) {
-      quantize<EMBEDDING, true>(shared, work.x, norm, eps);
-    } else if (kind == OUTPUT) {
-      quantize<QUERY, false>(shared, work.heads, nullptr, eps);
-    } else if (kind == DOWN) {
-      quantize<FEED_FORWARD, false>(shared, work.hidden, nullptr, eps);
-    }
     const Share share(stage.quads);
+    if (number == 0) {
+      quantize<EMBEDDING, true>(shared, Embedded{*table, *token, shared->residual}, norm);
+    } else if (!reads(kind, share)) {
+      // Nobody waits for this block, so what it would wait for may be gone.
+    } else if (kind == QUERY_KEY || kind == GATE_UP || kind == HEAD) {
+      const uint64_t *const words = kind == GATE_UP ? work.attended : work.x;
+      quantize<EMBEDDING, true>(shared, Published<true>{words, block.tag}, norm);
+    } else if (kind == OUTPUT) {
+      quantize<QUERY, false>(shared, Published<false>{work.heads, block.tag}, nullptr);
+    } else if (kind == DOWN) {
+      quantize<FEED_FORWARD, false>(shared, Published<false>{work.hidden, block.tag}, nullptr);
+    }
+    if (kind == QUERY_KEY) ++block.tag;
+    if (kind == OUTPUT || kind == DOWN) {
+      block.norm = 1.0f;
+    } else if (kind != VALUE) {
+      block.norm = norm_factor(shared, eps);
+    }
     multiply_as<DECODE_FORMATS>(stage.format, block, kind, share, stage.steps, logits);
-    __syncthreads();
-    finish_shared(block, kind, share, stage.steps, logits);
-    if (kind == HEAD) break;
-    // The next stage's addresses, before the wait rather than after it.
-    stage = stages[number + 1];
-    norm = kind == OUTPUT                    ? layers[layer].ffn_norm
-           : kind != DOWN                    ? norm
-           : number + 2 == stage_count       ? output_norm
-                                             : layers[layer + 1].attn_norm;
+    // The next stage's addresses, before the wait rather than after it; norms a stage ahead.
+    const int steps = stage.steps;
+    if (kind != HEAD) stage = stages[number + 1];
+    if (kind == QUERY_KEY) prefetch_norm(layers[layer].ffn_norm);
+    if (kind == GATE_UP) prefetch_norm(next_norm(layers, layer, layer_count, output_norm));
     if (kind == QUERY_KEY) {
       prefetch_cache(layers[layer], place, parts);
-      __syncthreads();  // the next stage uses shared->sums
       continue;
     }
-    block.grid_barrier();
+    __syncthreads();
+    const int warp = threadIdx.x / WARP_SIZE;
+    if (warp == 0) finish_shared(block, kind, share, steps, logits);
+    if (kind == VALUE && warp == 1) {
+      finish_shared(block, QUERY_KEY, Share((QUERY + KEY) / QUAD), steps, logits);
+    }
+    if (kind == OUTPUT) norm = layers[layer].ffn_norm;
+    if (kind == DOWN) norm = next_norm(layers, layer, layer_count, output_norm);
     if (kind != VALUE) continue;
     const int active = active_parts(place, parts);
-    for (int unit = blockIdx.x; unit < GROUPS * active; unit += gridDim.x) {
+    for (int unit = blockIdx.x; unit < GROUPS * active; unit += BLOCKS) {
       attend(block, layers[layer], unit % GROUPS, unit / GROUPS, active, place, turns, eps,
              score_scale);
       __syncthreads();
     }
-    block.grid_barrier();
   }
   wait_for_copies<0>();
   choose(block, token, position, step, ring, ring_size);

@@ -50,6 +50,12 @@ __device__ __forceinline__ void unpack8(float (&out)[8], const uint4 &words) {
   }
 }
 
+// Whole warps publish their elements of the heads' results.
+__device__ __forceinline__ void pair_heads(const Work &work, int at, float value, uint32_t tag) {
+  const float next = __shfl_xor_sync(EVERY_LANE, value, 1);
+  if (at % 2 == 0) publish_pair(work.heads + at / 2, value, next, tag);
+}
+
 // Attention of the query heads of one group to one part of the cache; the block that finishes a
 // group last adds the parts, in their order.
 __device__ __forceinline__ void attend(Block &block, const Layer &layer, int group, int part,
@@ -67,12 +73,11 @@ __device__ __forceinline__ void attend(Block &block, const Layer &layer, int gro
 
   if (warp < SHARED_HEADS || (warp < SHARED_HEADS + 2 && owns_newest)) {
     const bool is_query = warp < SHARED_HEADS, is_key = warp == SHARED_HEADS;
-    const float *const from = work.qkv + (is_query ? (group * SHARED_HEADS + warp) * DIM
+    const uint64_t *const from = work.qkv + (is_query ? (group * SHARED_HEADS + warp) * DIM
                                           : is_key ? QUERY + group * DIM
                                                    : QUERY + KEY + group * DIM);
     float v[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) v[i] = __ldcg(from + lane + 32 * i);
+    await(v, from + lane, WARP_SIZE, block.tag);
     if (is_query || is_key) {
       norm_and_rotate(v, is_query ? layer.q_norm : layer.k_norm, eps, turns, position);
     }
@@ -175,7 +180,7 @@ __device__ __forceinline__ void attend(Block &block, const Layer &layer, int gro
 #pragma unroll 4
       for (int j = 0; j < WARPS; ++j) values += scratch.rows[j][i];
       if (parts == 1) {
-        work.heads[number * DIM + i] = values / weights;
+        pair_heads(work, number * DIM + i, values / weights, block.tag);
       } else {
         work.parts[(int64_t(part) * HEADS + number) * DIM + i] = values;
         if (i == 0) work.weights[part * HEADS + number] = make_float2(most, weights);
@@ -185,7 +190,7 @@ __device__ __forceinline__ void attend(Block &block, const Layer &layer, int gro
   }
   if (parts == 1) return;
 
-  uint32_t *const counter = work.arrived + 2 + group;
+  uint32_t *const counter = work.arrived + 1 + group;
   if (threadIdx.x == 0) {
     __threadfence();
     shared->last = atomicAdd(counter, 1u) == uint32_t(parts - 1);
@@ -212,7 +217,7 @@ __device__ __forceinline__ void attend(Block &block, const Layer &layer, int gro
       total_weight = fmaf(w.y, shrink, total_weight);
       total_value = fmaf(__ldcg(values + j * HEADS * DIM), shrink, total_value);
     }
-    work.heads[group * SHARED_HEADS * DIM + i] = total_value / total_weight;
+    pair_heads(work, group * SHARED_HEADS * DIM + i, total_value / total_weight, block.tag);
   }
 }
 

@@ -12,34 +12,42 @@
 // See the License for the specific language governing permissions and
 // limitations under the License.
 
-// What a block of the persistent decode kernel holds in shared memory, and how blocks wait for
-// each other.
+// What a block of the persistent decode kernel holds in shared memory and in registers.
 
 #pragma once
 
+#include "decode_exchange.cuh"
 #include "decode_stream.cuh"
 
+// The thread's number, read anew: addresses made of it are not kept in registers over all stages.
 #ifdef __CUDACC__
-__device__ __forceinline__ void arrive_and_wait(uint32_t *counter, uint32_t goal) {
-  uint32_t seen;
-  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" :: "l"(counter) : "memory");
-  do {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
-  } while (seen < goal);
+__device__ __forceinline__ int thread_number() {
+  int number;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(number));
+  return number;
 }
 #else
-static void arrive_and_wait(uint32_t *counter, uint32_t goal) {
-  for (++*counter; *counter < goal;) shim::yield();
-}
+static int thread_number() { return threadIdx.x; }
 #endif
 
+// What a warp multiplies of a stage, the same in every layer: steps, of its block's quads from a
+// step of a quad on. The last quad, where it goes on in other warps, ends before warp `joined`.
+struct Turn {
+  int count, quad, column, joined;
+
+  __device__ __forceinline__ Turn(const Stage &stage, int warp) : joined(0) {
+    const int steps = stage.steps, total = Share(stage.quads).count * steps;
+    const int begin = first_step(total, warp), end = first_step(total, warp + 1);
+    count = end - begin;
+    quad = begin / steps;
+    column = begin % steps;
+    const int last = begin < end ? (end - 1) / steps : 0, quad_end = (last + 1) * steps;
+    if (begin == end || last * steps < begin || quad_end == end) return;
+    for (joined = warp + 1; first_step(total, joined) < quad_end;) ++joined;
+  }
+};
+
 struct Shared {
-  Work work;  // its pointers would take sixteen registers
-  float sums[WARPS][2][QUAD];  // of quads that a warp shares with the one before and after
-  float partial[WARPS];
-  float2 best[WARPS];
-  float head_largest[WARPS][8], head_total[WARPS][8];
-  int last;
   ActivationScale scales[LONGEST / 32];
   // First and last 16 of every 32 activations, a plane for each word; and attention's scratch.
   union {
@@ -49,26 +57,29 @@ struct Shared {
       float rows[WARPS][DIM];
     } attention;
   };
+  // By kind of stage, of quads that a warp shares with the one before and after.
+  float sums[KINDS][WARPS][2][QUAD];
+  Turn turns[KINDS][WARPS];
+  float squares[WARPS];  // of the activations that a warp quantized
+  float residual[OWN_QUADS * QUAD];  // the rows of the residual stream that this block adds to
+  float2 best[WARPS];
+  float head_largest[WARPS][8], head_total[WARPS][8];
+  int last;
+  Work work;  // its pointers would take eighteen registers
 };
 
 struct Block {
   Shared *shared;
   Stream stream;
   const Work &work;
-  uint32_t barrier_goal;
+  uint32_t tag;  // of the layer
+  float norm;    // what sums of the stage are to be multiplied with
   float best_logit;
   int best_token;
 
   __device__ __forceinline__ Block(uint8_t *memory, const Stage *stages, int count)
       : shared(reinterpret_cast<Shared *>(memory + RING_BYTES)),
         stream(stages, count, memory + threadIdx.x / WARP_SIZE * DEPTH * MAX_STEP_BYTES),
-        work(shared->work), barrier_goal(0), best_logit(__uint_as_float(0xff800000u)),
+        work(shared->work), tag(0), norm(1.0f), best_logit(__uint_as_float(0xff800000u)),
         best_token(VOCAB) {}
-
-  __device__ __forceinline__ void grid_barrier() {
-    __syncthreads();
-    barrier_goal += gridDim.x;
-    if (threadIdx.x == 0) arrive_and_wait(work.arrived, barrier_goal);
-    __syncthreads();
-  }
 };

@@ -27,12 +27,13 @@
 #define DECODE_VOCAB 151936
 #define DECODE_WORDS 2
 #define DECODE_DEPTH 6
+#define DECODE_BLOCKS 132
 #define DECODE_FORMATS PackedQ4K, PackedQ6K  // of the model; a stage has one's number
 #endif
 
 constexpr int EMBEDDING = DECODE_EMBEDDING, FEED_FORWARD = DECODE_FEED_FORWARD;
 constexpr int HEADS = DECODE_HEADS, GROUPS = DECODE_GROUPS, DIM = 128, VOCAB = DECODE_VOCAB;
-constexpr int WORDS = DECODE_WORDS, DEPTH = DECODE_DEPTH;
+constexpr int WORDS = DECODE_WORDS, DEPTH = DECODE_DEPTH, BLOCKS = DECODE_BLOCKS;
 // More warps would leave attention too few registers.
 constexpr int WARPS = 12, THREADS = WARPS * WARP_SIZE;
 constexpr int SHARED_HEADS = HEADS / GROUPS;  // query heads of one key/value head
@@ -42,6 +43,8 @@ constexpr int MAX_STEP_BYTES = most_step_bytes<DECODE_FORMATS>();
 constexpr int MIN_STEP_BYTES = least_step_bytes<DECODE_FORMATS>();
 constexpr int RING_BYTES = WARPS * DEPTH * MAX_STEP_BYTES;
 constexpr int POSITIONS_A_PART = 32;
+// Most quads of the residual stream that a block adds to.
+constexpr int OWN_QUADS = (EMBEDDING / QUAD + BLOCKS - 1) / BLOCKS;
 constexpr float LOG2_E = 1.44269504088896341f, NOTHING = -1e30f;
 constexpr unsigned EVERY_LANE = 0xffffffffu;
 
@@ -50,7 +53,7 @@ static_assert(EMBEDDING % STEP_COLUMNS == 0 && FEED_FORWARD % STEP_COLUMNS == 0 
               "the packed layout or attention cannot hold this model");
 static_assert(2 * WARPS <= WARP_SIZE, "one warp ends the rows that warps share");
 
-enum Kind { QUERY_KEY, VALUE, OUTPUT, GATE_UP, DOWN, HEAD };
+enum Kind { QUERY_KEY, VALUE, OUTPUT, GATE_UP, DOWN, HEAD, KINDS };
 constexpr int LAYER_STAGES = 5;
 
 // One matrix in the packed layout.
@@ -65,14 +68,16 @@ struct Layer {
   half_t *keys, *values;
 };
 
-// Device memory that blocks pass results through.
+// Device memory that blocks pass results through: tagged words (see decode_exchange.cuh), but
+// for the end of the step.
 struct Work {
-  float *x;         // EMBEDDING: the residual stream
-  float *qkv;       // QUERY + 2 * KEY
-  float *heads;     // QUERY
-  float *hidden;    // FEED_FORWARD
-  float *parts;     // parts of the cache, HEADS, DIM: weighted values
-  float2 *weights;  // parts of the cache, HEADS: largest score, sum of weights
-  float2 *best;     // blocks: logit, token
-  uint32_t *arrived;  // barrier, end of the step, and one a group; all zero between steps
+  uint64_t *attended;  // EMBEDDING / 2 pairs: the residual stream after a layer's attention,
+  uint64_t *x;         // and at its end. A quad is the pairs of rows (0, 2) and (1, 3)
+  uint64_t *qkv;       // QUERY + 2 * KEY values
+  uint64_t *heads;     // QUERY / 2 pairs of neighbours
+  uint64_t *hidden;    // FEED_FORWARD / 2 pairs of neighbours
+  float *parts;        // parts of the cache, HEADS, DIM: weighted values
+  float2 *weights;     // parts of the cache, HEADS: largest score, sum of weights
+  float2 *best;        // blocks: logit, token
+  uint32_t *arrived;   // at the end of the step, and one a group; all zero between steps
 };

@@ -19,20 +19,29 @@
 
 #include "decode_block.cuh"
 
-// Rows `row` and `row + 2` of a quad have their sums.
-__device__ __forceinline__ void finish(Block &block, int kind, int quad, int row, float a,
-                                       float b) {
-  const int at = quad * QUAD + row;
+// Rows `row` and `row + 2` of a quad have their sums. The other two rows are those of the lane
+// that is `apart` lanes away, where all lanes come with `ends` set for one a row.
+__device__ __forceinline__ void finish(Block &block, int kind, const Share &share, int quad,
+                                       int row, float a, float b, int apart, bool ends) {
+  const int at = (share.first + quad) * QUAD + row;
   const Work &work = block.work;
+  a *= block.norm;
+  b *= block.norm;
   if (kind == QUERY_KEY || kind == VALUE) {
-    float *const out = work.qkv + (kind == VALUE ? QUERY + KEY : 0);
-    out[at] = a;
-    out[at + 2] = b;
+    uint64_t *const out = work.qkv + (kind == VALUE ? QUERY + KEY : 0) + at;
+    if (!ends) return;
+    publish(out, a, block.tag);
+    publish(out + 2, b, block.tag);
   } else if (kind == OUTPUT || kind == DOWN) {
-    work.x[at] = __ldcg(work.x + at) + a;
-    work.x[at + 2] = __ldcg(work.x + at + 2) + b;
+    if (!ends) return;
+    float *const residual = block.shared->residual + quad * QUAD + row;
+    residual[0] = a += residual[0];
+    residual[2] = b += residual[2];
+    publish_pair((kind == OUTPUT ? work.attended : work.x) + at / QUAD * 2 + row, a, b, block.tag);
   } else if (kind == GATE_UP) {
-    work.hidden[quad * 2 + row] = __fdividef(a, 1.0f + __expf(-a)) * b;
+    const float hidden = __fdividef(a, 1.0f + __expf(-a)) * b;
+    const float next = __shfl_xor_sync(EVERY_LANE, hidden, apart);
+    if (ends && row == 0) publish_pair(work.hidden + at / QUAD, hidden, next, block.tag);
   }
 }
 
@@ -43,21 +52,25 @@ __device__ __forceinline__ void consider(Block &block, float logit, int token) {
   }
 }
 
-__device__ __forceinline__ void finish_or_choose(Block &block, int kind, int quad, int row,
-                                                 float a, float b, float *logits) {
+__device__ __forceinline__ void finish_or_choose(Block &block, int kind, const Share &share,
+                                                 int quad, int row, float a, float b, int apart,
+                                                 bool ends, float *logits) {
   if (kind != HEAD) {
-    finish(block, kind, quad, row, a, b);
+    finish(block, kind, share, quad, row, a, b, apart, ends);
     return;
   }
-  const int at = quad * QUAD + row;
+  if (!ends) return;
+  a *= block.norm;
+  b *= block.norm;
+  const int at = (share.first + quad) * QUAD + row;
   logits[at] = a;
   logits[at + 2] = b;
   consider(block, a, at);
   consider(block, b, at + 2);
 }
 
-// Multiplies the warp's next steps, `count` of one quad from a group of its columns on, and copies as
-// many. All that is the same for them stays outside: instructions are what an Orin lacks.
+// Multiplies the warp's next steps, `count` of one quad from a group of its columns on, and copies
+// as many. All that is the same for them stays outside: instructions are what an Orin lacks.
 template <class Format>
 __device__ __forceinline__ void multiply_steps(Block &block, int count, int group, float &a,
                                                float &b) {
@@ -89,34 +102,32 @@ template <class Format>
 __device__ __forceinline__ void multiply(Block &block, int kind, const Share &share, int steps,
                                          float *logits) {
   const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
-  const int total = share.count * steps;
-  const int begin = first_step(total, warp), end = first_step(total, warp + 1);
-  int quad = begin / steps, column = begin - quad * steps;
+  const Turn turn = block.shared->turns[kind][warp];
+  int quad = turn.quad, column = turn.column;
   bool whole = column == 0;
   float a = 0.0f, b = 0.0f;
 #pragma unroll 1
-  for (int step = begin; step < end;) {
-    const int count = min(min(steps - column, end - step), block.stream.ready());
+  for (int left = turn.count; left > 0;) {
+    const int count = min(min(steps - column, left), block.stream.ready());
     multiply_steps<Format>(block, count, column * 16 + lane % 16, a, b);
     block.stream.left -= count;
-    step += count;
+    left -= count;
     column += count;
 
-    if (column < steps && step < end) continue;
+    if (column < steps && left > 0) continue;
 #pragma unroll
     for (int lanes = 8; lanes > 0; lanes /= 2) {
       a += __shfl_xor_sync(EVERY_LANE, a, lanes);
       b += __shfl_xor_sync(EVERY_LANE, b, lanes);
     }
-    if (lane % 16 == 0) {
-      const int row = lane / 16;
-      if (whole && column == steps) {
-        finish_or_choose(block, kind, share.first + quad, row, a, b, logits);
-      } else {
-        float *const sums = block.shared->sums[warp][whole];
-        sums[row] = a;
-        sums[row + 2] = b;
-      }
+    const int row = lane / 16;
+    const bool ends = lane % 16 == 0;
+    if (whole && column == steps) {
+      finish_or_choose(block, kind, share, quad, row, a, b, 16, ends, logits);
+    } else if (ends) {
+      float *const sums = block.shared->sums[kind][warp][whole];
+      sums[row] = a;
+      sums[row + 2] = b;
     }
     a = b = 0.0f;
     column = 0;
@@ -125,23 +136,22 @@ __device__ __forceinline__ void multiply(Block &block, int kind, const Share &sh
   }
 }
 
-// Finishes the quads that warps share: the warp that has a quad's first step, then the next ones.
+// Finishes the quads that warps share, by one warp: two lanes for each warp that has a quad's
+// first step add the sums of the next ones. A warp without steps has none but zeros.
 __device__ __forceinline__ void finish_shared(Block &block, int kind, const Share &share,
                                               int steps, float *logits) {
-  const int warp = threadIdx.x / 2, row = threadIdx.x % 2;
-  if (warp >= WARPS) return;
-  const int total = share.count * steps;
-  const int begin = first_step(total, warp), end = first_step(total, warp + 1);
-  if (begin == end) return;
-  const int quad = (end - 1) / steps, quad_end = (quad + 1) * steps;
-  if (quad * steps < begin || quad_end <= end) return;
-  float a = block.shared->sums[warp][1][row], b = block.shared->sums[warp][1][row + 2];
-  for (int next = warp + 1; next < WARPS && first_step(total, next) < quad_end; ++next) {
-    if (first_step(total, next) == first_step(total, next + 1)) continue;
-    a += block.shared->sums[next][0][row];
-    b += block.shared->sums[next][0][row + 2];
+  const int lane = threadIdx.x % WARP_SIZE, warp = min(lane / 2, WARPS - 1), row = lane % 2;
+  const auto &sums = block.shared->sums[kind];
+  const Turn turn = block.shared->turns[kind][warp];
+  const bool ends = lane < 2 * WARPS && turn.joined > 0;
+  float a = sums[warp][1][row], b = sums[warp][1][row + 2];
+#pragma unroll 4
+  for (int next = warp + 1; next < turn.joined; ++next) {
+    a += sums[next][0][row];
+    b += sums[next][0][row + 2];
   }
-  finish_or_choose(block, kind, share.first + quad, row, a, b, logits);
+  const int quad = turn.quad + (turn.column + turn.count - 1) / steps;
+  finish_or_choose(block, kind, share, quad, row, a, b, 1, ends, logits);
 }
 
 // Multiplies with a matrix of the format that has a number in the list.

@@ -52,8 +52,8 @@ struct Share {
   int first, count;
 
   __device__ __forceinline__ explicit Share(int quads) {
-    first = int(uint32_t(quads) * blockIdx.x / gridDim.x);
-    count = int(uint32_t(quads) * (blockIdx.x + 1) / gridDim.x) - first;
+    first = int(uint32_t(quads) * blockIdx.x / BLOCKS);
+    count = int(uint32_t(quads) * (blockIdx.x + 1) / BLOCKS) - first;
   }
 };
 

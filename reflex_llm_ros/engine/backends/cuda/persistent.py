@@ -52,7 +52,8 @@ LAYER = np.dtype([(name, np.uint64) for name in (
 SMALLEST_SHARED_BYTES = 128 << 10
 """A block with less holds no ring that hides the memory's latency."""
 
-WORK_FIELDS = ('x', 'qkv', 'heads', 'hidden', 'parts', 'weights', 'best', 'arrived')
+WORK_FIELDS = (
+    'attended', 'x', 'qkv', 'heads', 'hidden', 'parts', 'weights', 'best', 'arrived')
 
 
 def refusal(info: DeviceInfo, model: GgufModel, kv_cache: str) -> str:
@@ -78,7 +79,7 @@ def work_bytes(config: ModelConfig, multiprocessors: int) -> int:
 
 
 def defines(
-    config: ModelConfig, types: Sequence[str], activations: str, depth: int
+    config: ModelConfig, types: Sequence[str], activations: str, depth: int, blocks: int
 ) -> dict[str, int | str]:
     """Return what kernels/decode.cu is compiled for; stages number the types in this order."""
     return {
@@ -89,6 +90,7 @@ def defines(
         'DECODE_VOCAB': config.vocab_size,
         'DECODE_WORDS': WORDS[activations],
         'DECODE_DEPTH': depth,
+        'DECODE_BLOCKS': blocks,
         'DECODE_FORMATS': ', '.join(FORMATS[kind] for kind in types),
     }
 
@@ -160,7 +162,8 @@ class PersistentDecode:
     def _compile(self, config: ModelConfig, types: Sequence[str], activations: str) -> int:
         """Load the kernel with the deepest ring that fits; bytes of shared memory it takes."""
         for depth in DEPTHS:
-            self._device.load(DECODE, defines(config, types, activations, depth))
+            self._device.load(
+                DECODE, defines(config, types, activations, depth, self._blocks))
             size = self._device.upload(np.zeros(1, np.int32))
             self._device.launch(
                 self._device.function(DECODE, 'decode_shared_bytes'), (1,), 1, (size,))
@@ -198,14 +201,15 @@ def _work_shapes(
     query, key = config.head_count * HEAD_DIM, config.head_count_kv * HEAD_DIM
     parts = _parts(config, blocks)
     return [
-        ('x', (config.embedding_length,), np.float32),
-        ('qkv', (query + 2 * key,), np.float32),
-        ('heads', (query,), np.float32),
-        ('hidden', (config.feed_forward_length,), np.float32),
+        ('attended', (config.embedding_length // 2,), np.uint64),
+        ('x', (config.embedding_length // 2,), np.uint64),
+        ('qkv', (query + 2 * key,), np.uint64),
+        ('heads', (query // 2,), np.uint64),
+        ('hidden', (config.feed_forward_length // 2,), np.uint64),
         ('parts', (parts, query), np.float32),
         ('weights', (parts, config.head_count, 2), np.float32),
         ('best', (blocks, 2), np.float32),
-        ('arrived', (2 + config.head_count_kv,), np.uint32),
+        ('arrived', (1 + config.head_count_kv,), np.uint32),
     ]
 
 
