@@ -15,9 +15,9 @@
 """
 Instructions a weight of the persistent decode kernel's products, from machine code.
 
-nvdisasm (package ``nvidia-cuda-nvdisasm``) turns a cubin into text; here the innermost loop with
-dot products of bytes in it is found in that text, and the way through it that a step takes which
-neither ends a quad of rows nor a stage.
+nvdisasm (package ``nvidia-cuda-nvdisasm``) turns a cubin into text; here the innermost loop
+that copies weights and multiplies bytes is found in that text, and the way through it that a step
+takes which neither ends a quad of rows nor a stage.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ KERNEL = 'decode_step'
 KINDS = ('q4k', 'q6k')
 WORDS = (1, 2)
 MODEL_HEADER = 'decode_model.cuh'
-DOT = 'IDP'
+DOT, COPY = 'IDP', 'LDGSTS'
 WEIGHTS_A_DOT = 4
 ENDS_A_QUAD = ('SHFL',)
 BEGINS_A_STAGE = ('LDG', 'F2I')
@@ -178,16 +178,15 @@ def _following(block: list[Instruction], index: int, places: dict[str, int]) -> 
 
 
 def _loop(blocks: list[_Block]) -> range:
-    """Return the blocks of the innermost loop that holds all dot products."""
-    dots = [index for index, block in enumerate(blocks)
-            if any(instruction.name == DOT for instruction in block.instructions)]
-    heads = [
-        (target, index) for index, block in enumerate(blocks) for target in block.following
-        if dots and target <= dots[0] and index >= dots[-1]]
-    if not heads:
-        raise ValueError('no loop with dot products')
-    first = max(head for head, _ in heads)
-    return range(first, max(last for head, last in heads if head == first) + 1)
+    """Return the blocks of the smallest loop that copies weights and multiplies with them."""
+    loops = [
+        range(head, last + 1) for last, block in enumerate(blocks) for head in block.following
+        if head <= last]
+    for loop in sorted(loops, key=len):
+        names = {instruction.name for index in loop for instruction in blocks[index].instructions}
+        if DOT in names and COPY in names:
+            return loop
+    raise ValueError('no loop with dot products')
 
 
 def _longest(blocks: list[_Block], loop: range) -> list[Instruction]:
