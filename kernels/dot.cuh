@@ -44,9 +44,10 @@ __device__ __forceinline__ float dot_part(const float (&w)[1], const half_t *x, 
 }
 
 // Adds this lane's share of row x[t] to sum[t], for x (N, K) and t below count <= N.
-template <class W, int N, class Row>
+template <class W, int N>
 __device__ __forceinline__ void dot_row(
-    float (&sum)[N], const Row &row, const half_t *__restrict__ x, int k, int count) {
+    float (&sum)[N], const typename W::Block *__restrict__ row, const half_t *__restrict__ x,
+    int k, int count) {
   const int lane = threadIdx.x % WARP_SIZE, part = lane % W::LANES;
   const int blocks = k / W::WEIGHTS;
   x += W::x_offset(part);

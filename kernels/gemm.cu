@@ -20,7 +20,26 @@
 //   gemm      fp16 y, saturated
 //   gemm_add  fp32 y = residual + x W^T; y may be residual
 
-#include "gemm.cuh"
+#include "dot.cuh"
+
+constexpr int MAX_TOKENS = 32;
+
+// Sums of row `row` with tokens 0 to n-1; lane t returns token t's.
+template <class W>
+__device__ __forceinline__ float token_sums(
+    const typename W::Block *__restrict__ w, const half_t *__restrict__ x, int n, int row, int k) {
+  float sum[MAX_TOKENS] = {};
+  dot_row<W>(sum, w + int64_t(row) * (k / W::WEIGHTS), x, k, n);
+  const int lane = threadIdx.x % WARP_SIZE;
+  float mine = 0.0f;
+#pragma unroll
+  for (int t = 0; t < MAX_TOKENS; ++t) {
+    if (t >= n) break;
+    const float total = warp_sum(sum[t]);
+    if (t == lane) mine = total;
+  }
+  return mine;
+}
 
 #define GEMM(name, W)                                                                      \
   extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) gemm_##name(                 \
@@ -28,7 +47,7 @@
       const W::Block *__restrict__ w, int32_t n, int32_t m, int32_t k) {                   \
     const int row = blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP_SIZE;                \
     if (row >= m) return;                                                                  \
-    const float sum = token_sums<W>(w + int64_t(row) * (k / W::WEIGHTS), x, n, k);                                      \
+    const float sum = token_sums<W>(w, x, n, row, k);                                      \
     const int token = threadIdx.x % WARP_SIZE;                                             \
     if (token < n) y[int64_t(token) * m + row] = float_to_half(sum);                       \
   }
@@ -39,7 +58,7 @@
       const W::Block *__restrict__ w, int32_t n, int32_t m, int32_t k) {                   \
     const int row = blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP_SIZE;                \
     if (row >= m) return;                                                                  \
-    const float sum = token_sums<W>(w + int64_t(row) * (k / W::WEIGHTS), x, n, k);                                      \
+    const float sum = token_sums<W>(w, x, n, row, k);                                      \
     const int token = threadIdx.x % WARP_SIZE;                                             \
     const int64_t index = int64_t(token) * m + row;                                        \
     if (token < n) y[index] = residual[index] + sum;                                       \

@@ -13,105 +13,116 @@
 // limitations under the License.
 
 // Products of packed matrices (packed.cuh) with a short batch of tokens, for prefill, and for
-// decoding where the persistent kernel has failed: y (N, M) = x (N, K) W^T, N <= 32, x fp16. One
-// row a warp, four a block: grid ceil(M / 4), 128 threads. Lanes have the weights that they have
-// in gemm.cu, so the results equal that file's to the bit.
+// decoding where the persistent kernel has failed: y (N, M) = x (N, K) W^T, N <= 32, x fp16. Two
+// rows a warp, so that activations are loaded and converted once for both: grid M / 8 rounded up,
+// 128 threads; M is a multiple of 4. Lanes have the weights that they have in gemm.cu, so the
+// results equal that file's to the bit.
 //
 // W may share a packed matrix with another: its row r is row `first_row + r % rows_a_quad` of
-// quad `first_quad + r / rows_a_quad`, as repack.cu has put it there.
+// quad `first_quad + r / rows_a_quad`, as repack.cu has put it there. Rows 2i and 2i + 1 lie in
+// the same half of a step.
 //
 //   packed_gemm         fp16 y, saturated
 //   packed_gemm_logits  fp32 y
 //   packed_gemm_add     fp32 y = residual + x W^T; y may be residual
 
-#include "gemm.cuh"
+#include "dot.cuh"
 #include "packed_formats.cuh"
+
+constexpr int MAX_TOKENS = 32, ROWS_PER_WARP = 2;
 
 struct RowPlace {
   int first_quad, rows_a_quad, first_row;
 };
 
-// A row as dot_row takes it: blocks of the file's size, from the packed layout.
-struct PackedRow {
-  const uint8_t *quad;
-  int half, first_lane, block_weights;
-
-  struct Block {
-    const PackedRow &row;
-    int first;  // column
-  };
-
-  __device__ __forceinline__ Block operator[](int block) const {
-    return {*this, block * block_weights};
-  }
-};
-
+// Block `block` of a row as File has it: this lane's share, `part`, from the packed layout.
 template <class Packed, class File>
-struct PackedBlocks : File {
-  static __device__ __forceinline__ PackedRow row(const uint8_t *w, const RowPlace &place, int row,
-                                                  int k) {
-    const int quad = place.first_quad + row / place.rows_a_quad;
-    const int row_of_quad = place.first_row + row % place.rows_a_quad;
-    return {w + int64_t(quad) * (k / STEP_COLUMNS) * Packed::BYTES, row_of_quad / 2,
-            row_of_quad % 2 * 16, File::WEIGHTS};
+__device__ __forceinline__ void dequantize(float (&w)[8], const uint8_t *quad, int half,
+                                           uint32_t first_lane, uint32_t block, int part) {
+  // No offset has the stride's bit, nor a first lane one of the group's.
+  const uint32_t column = block * File::WEIGHTS | uint32_t(File::x_offset(part));
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t at = i ? column | File::STRIDE : column;
+    const uint32_t group = at % STEP_COLUMNS / GROUP_COLUMNS;
+    Packed::dequantize4(w + 4 * i, quad + at / STEP_COLUMNS * Packed::BYTES, half,
+                        int(first_lane | group), int(at % GROUP_COLUMNS / 4));
   }
-  static __device__ __forceinline__ void dequantize(float (&w)[8], const PackedRow::Block &block,
-                                                    int part) {
-    const int column = block.first + File::x_offset(part);
-    four(w, block.row, column);
-    four(w + 4, block.row, column + File::STRIDE);
-  }
+}
 
- private:
-  static __device__ __forceinline__ void four(float *w, const PackedRow &row, int column) {
-    const int step = column / STEP_COLUMNS, group = column % STEP_COLUMNS / GROUP_COLUMNS;
-    Packed::dequantize4(w, row.quad + step * Packed::BYTES, row.half, row.first_lane + group,
-                        column % GROUP_COLUMNS / 4);
-  }
-};
-
-// Sum of the warp's row with the lane's token; false where there is none.
-template <class W>
-__device__ __forceinline__ bool row_sum(float *sum, int *at, const half_t *x, const uint8_t *w,
-                                        int n, int m, int k, const RowPlace &place) {
-  const int row = blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP_SIZE;
+// Sums of the warp's rows with tokens 0 to n-1; lane t gets token t's. False where there are none.
+template <class Packed, class File>
+__device__ __forceinline__ bool token_sums(float (&mine)[ROWS_PER_WARP], int64_t *at,
+                                           const half_t *__restrict__ x,
+                                           const uint8_t *__restrict__ w, int n, int m, int k,
+                                           const RowPlace &place) {
+  const int warp = blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP_SIZE;
+  const int row = warp * ROWS_PER_WARP, lane = threadIdx.x % WARP_SIZE;
   if (row >= m) return false;
-  *sum = token_sums<W>(W::row(w, place, row, k), x, n, k);
-  const int token = threadIdx.x % WARP_SIZE;
-  *at = token * m + row;
-  return token < n;
+  const int64_t quad = place.first_quad + row / place.rows_a_quad;
+  const int half = (place.first_row + row % place.rows_a_quad) / 2;
+  w += quad * (k / STEP_COLUMNS) * Packed::BYTES;
+  const int part = lane % File::LANES, blocks = k / File::WEIGHTS;
+  const half_t *const x_part = x + File::x_offset(part);
+  float sum[ROWS_PER_WARP][MAX_TOKENS] = {};
+  for (int b = lane / File::LANES; b < blocks; b += WARP_SIZE / File::LANES) {
+    float weights[ROWS_PER_WARP][8];
+    dequantize<Packed, File>(weights[0], w, half, 0, b, part);
+    dequantize<Packed, File>(weights[1], w, half, 16, b, part);
+    const half_t *const x_block = x_part + b * File::WEIGHTS;
+    // Unrolled over all tokens, so that sums stay in registers.
+#pragma unroll
+    for (int t = 0; t < MAX_TOKENS; ++t) {
+      if (t >= n) break;
+#pragma unroll
+      for (int r = 0; r < ROWS_PER_WARP; ++r) {
+        sum[r][t] = dot_part<File>(weights[r], x_block + int64_t(t) * k, sum[r][t]);
+      }
+    }
+  }
+#pragma unroll
+  for (int t = 0; t < MAX_TOKENS; ++t) {
+    if (t >= n) break;
+#pragma unroll
+    for (int r = 0; r < ROWS_PER_WARP; ++r) {
+      const float total = warp_sum(sum[r][t]);
+      if (t == lane) mine[r] = total;
+    }
+  }
+  *at = int64_t(lane) * m + row;
+  return lane < n;
 }
 
 #define PACKED_GEMM(name, Packed, File)                                                     \
-  extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) packed_gemm_##name(           \
-      half_t *__restrict__ y, const half_t *__restrict__ x, const uint8_t *__restrict__ w,  \
-      int32_t n, int32_t m, int32_t k, int32_t first_quad, int32_t rows_a_quad,             \
-      int32_t first_row) {                                                                  \
-    float sum;                                                                              \
-    int at;                                                                                 \
-    typedef PackedBlocks<Packed, File> W;                                                   \
+  extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 4) packed_gemm_##name(        \
+      half_t *__restrict__ y, const half_t *__restrict__ x,                                 \
+      const uint8_t *__restrict__ w, int32_t n, int32_t m, int32_t k, int32_t first_quad,   \
+      int32_t rows_a_quad, int32_t first_row) {                                             \
+    float sum[ROWS_PER_WARP];                                                               \
+    int64_t at;                                                                             \
     const RowPlace place = {first_quad, rows_a_quad, first_row};                            \
-    if (row_sum<W>(&sum, &at, x, w, n, m, k, place)) y[at] = float_to_half(sum);            \
+    if (!token_sums<Packed, File>(sum, &at, x, w, n, m, k, place)) return;                  \
+    for (int r = 0; r < ROWS_PER_WARP; ++r) y[at + r] = float_to_half(sum[r]);              \
   }                                                                                         \
-  extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) packed_gemm_logits_##name(    \
-      float *__restrict__ y, const half_t *__restrict__ x, const uint8_t *__restrict__ w,   \
-      int32_t n, int32_t m, int32_t k, int32_t first_quad, int32_t rows_a_quad,             \
-      int32_t first_row) {                                                                  \
-    float sum;                                                                              \
-    int at;                                                                                 \
-    typedef PackedBlocks<Packed, File> W;                                                   \
+  extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 4) packed_gemm_logits_##name( \
+      float *__restrict__ y, const half_t *__restrict__ x,                                  \
+      const uint8_t *__restrict__ w, int32_t n, int32_t m, int32_t k, int32_t first_quad,   \
+      int32_t rows_a_quad, int32_t first_row) {                                             \
+    float sum[ROWS_PER_WARP];                                                               \
+    int64_t at;                                                                             \
     const RowPlace place = {first_quad, rows_a_quad, first_row};                            \
-    if (row_sum<W>(&sum, &at, x, w, n, m, k, place)) y[at] = sum;                           \
+    if (!token_sums<Packed, File>(sum, &at, x, w, n, m, k, place)) return;                  \
+    for (int r = 0; r < ROWS_PER_WARP; ++r) y[at + r] = sum[r];                             \
   }                                                                                         \
-  extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) packed_gemm_add_##name(       \
+  extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 4) packed_gemm_add_##name(    \
       float *y, const float *residual, const half_t *__restrict__ x,                        \
       const uint8_t *__restrict__ w, int32_t n, int32_t m, int32_t k, int32_t first_quad,   \
       int32_t rows_a_quad, int32_t first_row) {                                             \
-    float sum;                                                                              \
-    int at;                                                                                 \
-    typedef PackedBlocks<Packed, File> W;                                                   \
+    float sum[ROWS_PER_WARP];                                                               \
+    int64_t at;                                                                             \
     const RowPlace place = {first_quad, rows_a_quad, first_row};                            \
-    if (row_sum<W>(&sum, &at, x, w, n, m, k, place)) y[at] = residual[at] + sum;            \
+    if (!token_sums<Packed, File>(sum, &at, x, w, n, m, k, place)) return;                  \
+    for (int r = 0; r < ROWS_PER_WARP; ++r) y[at + r] = residual[at + r] + sum[r];          \
   }
 
 FOR_EACH_PACKED_FORMAT(PACKED_GEMM)

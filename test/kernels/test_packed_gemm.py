@@ -52,7 +52,7 @@ def test_products_equal_those_of_the_files_blocks(
         for name, outputs in (
                 ('packed_gemm', [rounded]), ('packed_gemm_logits', [sums]),
                 ('packed_gemm_add', [added, constant(residual)])):
-            device.run('packed_gemm', f'{name}_{kind}', -(-ROWS // 4), 128, [
+            device.run('packed_gemm', f'{name}_{kind}', -(-ROWS // 8), 128, [
                 *outputs, x, data, *shape(tokens), *place(where)])
         np.testing.assert_array_equal(rounded, gemm(device, kind, x, matrix))
         np.testing.assert_array_equal(sums, gemm_add(device, kind, zeros, x, matrix))

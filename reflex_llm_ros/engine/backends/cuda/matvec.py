@@ -26,6 +26,7 @@ from reflex_llm_ros.engine.config import FastPaths
 
 BLOCK = 128
 ROWS_A_BLOCK = 4
+PACKED_ROWS_A_WARP = 2
 UINT32_TYPES = ('q4k',)
 """Types whose blocks lie on multiples of four bytes and have kernels that use it."""
 TRIPLES = {('q4k', 'q4k', 'q4k'), ('q4k', 'q4k', 'q6k')}
@@ -134,7 +135,8 @@ class Matvec:
         shape = (np.int32(weight.rows), np.int32(weight.columns))
         if isinstance(weight, PackedTensor):
             name = f'packed_gemm{family[len("gemv"):]}_{weight.kernel_type}'
-            return [Variant(name, self._launch('packed_gemm', name, weight.rows, (
+            warps = weight.rows // PACKED_ROWS_A_WARP
+            return [Variant(name, self._launch('packed_gemm', name, warps, (
                 *arguments, np.int32(tokens), *shape, *weight.place)))]
         file = family.split('_')[0]
         arguments = (*arguments, *([np.int32(tokens)] if file == 'gemm' else []), *shape)
