@@ -24,6 +24,7 @@ from gguf import GGMLQuantizationType
 import numpy as np
 import pytest
 from reflex_llm_ros.engine.backends.cuda.load_plan import make_plan, PACKED
+from reflex_llm_ros.engine.backends.cuda.packed import STEP_BYTES
 from reflex_llm_ros.engine.backends.cuda.persistent import PersistentDecode
 from reflex_llm_ros.engine.config import EngineConfig, FastPaths
 from reflex_llm_ros.engine.errors import EngineError
@@ -74,8 +75,8 @@ def device(request: pytest.FixtureRequest, make_device: Callable[..., Any]) -> A
     return device
 
 
-@pytest.mark.parametrize('name', ['wide_qwen3_path', 'every_type_path'])
-@pytest.mark.parametrize('activations', ['a8', 'a8x2'])
+@pytest.mark.parametrize('name, activations', [
+    ('wide_qwen3_path', 'a8'), ('wide_qwen3_path', 'a8x2'), ('every_type_path', 'a8x2')])
 def test_decoding_agrees_with_the_oracle(
     name: str, activations: str, request: pytest.FixtureRequest, device: Any, open_backend: Any,
     oracle: Any, rng: np.random.Generator
@@ -133,6 +134,20 @@ def test_what_it_cannot_run_is_left_to_launches(
 ) -> None:
     backend = open_backend(wide_qwen3_path, device, **settings)
     assert not isinstance(backend.loaded().decode, PersistentDecode)
+
+
+@pytest.mark.parametrize('shared_kib, compiled', [(163, 2), (512, 1)])
+def test_the_deepest_ring_that_fits_is_found_at_once(
+    shared_kib: int, compiled: int, wide_qwen3_path: Path, open_backend: Any
+) -> None:
+    device = ShimDevice()
+    device.info = replace(device.info, multiprocessors=1, shared_bytes=shared_kib << 10)
+    decode = open_backend(wide_qwen3_path, device).loaded().decode
+    assert isinstance(decode, PersistentDecode)
+    assert device.loaded.count('decode') == compiled
+    a_step = 12 * STEP_BYTES['q6k']
+    room = device.info.shared_bytes - decode.shared_bytes
+    assert room >= 0 and (compiled == 1 or room < a_step)
 
 
 def test_weights_are_held_once_and_what_is_allocated_was_planned(

@@ -42,8 +42,8 @@ HEAD_DIM = 128
 MOST_SHARED_HEADS = 8
 MOST_PARTS = 64
 WORDS = {'a8': 1, 'a8x2': 2}
-DEPTHS = (10, 9, 8, 7, 6, 5, 4)
-"""Steps of a warp's ring, the most that fit a block's shared memory are taken."""
+MOST_DEPTH, LEAST_DEPTH = 10, 4
+"""Steps of a warp's ring: the most that fit a block's shared memory are taken."""
 
 STAGE = np.dtype([('weights', np.uint64), ('quads', np.int32), ('steps', np.int32),
                   ('format', np.int32), ('step_bytes', np.int32)])
@@ -114,7 +114,7 @@ class PersistentDecode:
         self._blocks = device.info.multiprocessors
         matrices = _matrices(weights)
         types = sorted({matrix.kernel_type for matrix in (*matrices, weights.token_embd)})
-        self._shared_bytes = self._compile(config, types, activations)
+        self.shared_bytes = self._compile(config, types, activations)
         parts = _parts(config, self._blocks)
         work = {name: device.upload(np.zeros(shape, dtype)) for name, shape, dtype in
                 _work_shapes(config, self._blocks)}
@@ -144,7 +144,7 @@ class PersistentDecode:
             try:
                 self._device.launch_together(
                     self._device.function(DECODE, 'decode_step'), self._blocks, THREADS,
-                    self._arguments, self._shared_bytes)
+                    self._arguments, self.shared_bytes)
             except DeviceError as error:
                 self._dispatcher.give_up('decode', 'persistent kernel', error)
                 self._taken_over = self._launched
@@ -161,15 +161,19 @@ class PersistentDecode:
 
     def _compile(self, config: ModelConfig, types: Sequence[str], activations: str) -> int:
         """Load the kernel with the deepest ring that fits; bytes of shared memory it takes."""
-        for depth in DEPTHS:
+        def load(depth: int) -> int:
             self._device.load(
                 DECODE, defines(config, types, activations, depth, self._blocks))
             size = self._device.upload(np.zeros(1, np.int32))
             self._device.launch(
                 self._device.function(DECODE, 'decode_shared_bytes'), (1,), 1, (size,))
-            needed = int(self._device.download(size)[0])
-            if needed <= self._device.info.shared_bytes:
-                break
+            return int(self._device.download(size)[0])
+
+        needed = load(MOST_DEPTH)
+        excess = needed - self._device.info.shared_bytes
+        if excess > 0:
+            a_step = THREADS // 32 * max(STEP_BYTES[kind] for kind in types)
+            needed = load(max(MOST_DEPTH - -(-excess // a_step), LEAST_DEPTH))
         return needed
 
 
