@@ -113,6 +113,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   Block block(memory, stages, stage_count);
   Shared *const shared = block.shared;
   if (threadIdx.x == 0) shared->work = *work_place;
+  set_rotation(block.shared->rotation, turns, *position);
   if (threadIdx.x < KINDS * WARPS) {
     const int kind = threadIdx.x / WARPS, warp = threadIdx.x % WARPS;
     shared->turns[kind][warp] = Turn(stages[kind == HEAD ? stage_count - 1 : kind], warp);
@@ -156,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (kind == QUERY_KEY) prefetch_norm(layers[layer].ffn_norm);
     if (kind == GATE_UP) prefetch_norm(next_norm(layers, layer, layer_count, output_norm));
     if (kind == QUERY_KEY) {
-      prefetch_cache(layers[layer], place, parts);
+      if (threadIdx.x == 0) shared->layer = layers[layer];
       continue;
     }
     __syncthreads();
@@ -170,9 +171,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (kind != VALUE) continue;
     const int active = active_parts(place, parts);
     for (int unit = blockIdx.x; unit < GROUPS * active; unit += BLOCKS) {
-      attend(block, layers[layer], unit % GROUPS, unit / GROUPS, active, place, turns, eps,
-             score_scale);
-      __syncthreads();
+      attend(block, unit, active, place, eps, score_scale);
     }
   }
   wait_for_copies<0>();

@@ -53,8 +53,8 @@ struct Shared {
   union {
     int4 words[2 * WORDS][LONGEST / 32];
     struct {
-      float query[8][DIM];
-      float rows[WARPS][DIM];
+      half_t queries[QUERY_COLUMNS][DIM + 8];  // rows of different banks
+      float rows[WARPS][DIM], newest_key[DIM], newest_value[DIM];
     } attention;
   };
   // By kind of stage, of quads that a warp shares with the one before and after.
@@ -63,8 +63,14 @@ struct Shared {
   float squares[WARPS];  // of the activations that a warp quantized
   float residual[OWN_QUADS * QUAD];  // the rows of the residual stream that this block adds to
   float2 best[WARPS];
-  float head_largest[WARPS][8], head_total[WARPS][8];
+  float2 rotation[DIM / 2];  // sine and cosine, of the step's position
+  // Of each head, and of each part of the cache, by attention.
+  float2 part_weights[SHARED_HEADS + 2 * MOST_PARTS];  // reference, sum of weights
+  float part_values[SHARED_HEADS * DIM + 2 * MOST_PARTS];
+  float head_largest[WARPS + 1][SHARED_HEADS], head_total[WARPS + 1][SHARED_HEADS];
+  float head_most[SHARED_HEADS];
   int last;
+  Layer layer;  // whose attention comes next
   Work work;  // its pointers would take eighteen registers
 };
 

@@ -42,7 +42,9 @@ constexpr int LONGEST = FEED_FORWARD > QUERY ? FEED_FORWARD : QUERY;
 constexpr int MAX_STEP_BYTES = most_step_bytes<DECODE_FORMATS>();
 constexpr int MIN_STEP_BYTES = least_step_bytes<DECODE_FORMATS>();
 constexpr int RING_BYTES = WARPS * DEPTH * MAX_STEP_BYTES;
-constexpr int POSITIONS_A_PART = 32;
+constexpr int POSITIONS_A_PART = 32, MOST_PARTS = 64;
+constexpr int ONE_PART = 96;  // positions that are not worth the way through memory
+constexpr int QUERY_COLUMNS = 2 * SHARED_HEADS;  // two numbers a query
 // Most quads of the residual stream that a block adds to.
 constexpr int OWN_QUADS = (EMBEDDING / QUAD + BLOCKS - 1) / BLOCKS;
 constexpr float LOG2_E = 1.44269504088896341f, NOTHING = -1e30f;
@@ -76,8 +78,8 @@ struct Work {
   uint64_t *qkv;       // QUERY + 2 * KEY values
   uint64_t *heads;     // QUERY / 2 pairs of neighbours
   uint64_t *hidden;    // FEED_FORWARD / 2 pairs of neighbours
-  float *parts;        // parts of the cache, HEADS, DIM: weighted values
-  float2 *weights;     // parts of the cache, HEADS: largest score, sum of weights
+  uint64_t *parts;     // parts of the cache, HEADS, DIM: weighted values
+  uint64_t *weights;   // parts of the cache, HEADS: largest score, sum of weights
   float2 *best;        // blocks: logit, token
-  uint32_t *arrived;   // at the end of the step, and one a group; all zero between steps
+  uint32_t *arrived;   // at the end of the step; zero between steps
 };

@@ -210,10 +210,10 @@ def _work_shapes(
         ('qkv', (query + 2 * key,), np.uint64),
         ('heads', (query // 2,), np.uint64),
         ('hidden', (config.feed_forward_length // 2,), np.uint64),
-        ('parts', (parts, query), np.float32),
-        ('weights', (parts, config.head_count, 2), np.float32),
+        ('parts', (parts, query), np.uint64),
+        ('weights', (parts, config.head_count, 2), np.uint64),
         ('best', (blocks, 2), np.float32),
-        ('arrived', (1 + config.head_count_kv,), np.uint32),
+        ('arrived', (1,), np.uint32),
     ]
 
 
