@@ -20,9 +20,9 @@
 // halves of a step. Every plane of a step lies on 16 bytes, and a lane's share of it on its own
 // size. All formats (packed_k.cuh, packed_32.cuh) take exactly the bytes of the file's blocks.
 //
-// A format says: BYTES of a step; dot, which adds the product of one half of a step to a sum, by a
-// warp; and dequantize4, of four neighbours, with the arithmetic of blocks.cuh, so that the weights
-// are the same to the bit.
+// A format says: BYTES of a step; dot, which adds the product of one half of a step to a sum, by
+// a warp; and dequantize4, of four neighbours, with the arithmetic of blocks.cuh, so that the
+// weights are the same to the bit.
 
 #pragma once
 

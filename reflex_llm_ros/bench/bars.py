@@ -65,19 +65,19 @@ def _bars(result: Result, llama_cpp: Mapping[int, float], command: str) -> Itera
         longest = lane and _at(lane, LONG_POSITION)
         if longest:
             bytes_ms = result.limit_ms(LONG_POSITION) - result.limit_ms(POSITION)
-            cost = (longest.step_ms - usual.step_ms) / bytes_ms
+            ratio = (longest.step_ms - usual.step_ms) / bytes_ms
             yield Bar(
-                f'{result.size} decode at {LONG_POSITION:,}: time for the cache\'s bytes',
-                f'{cost:.2f} times', f'at most {LONG_COST:g} times', cost <= LONG_COST, command)
+                f"{result.size} decode at {LONG_POSITION:,}: time for the cache's bytes",
+                f'{ratio:.2f} times', f'at most {LONG_COST:g} times', ratio <= LONG_COST, command)
     if lane:
         yield Bar(
             'host share of a token', f'{result.host_share:.1%}', f'under {HOST_SHARE:.0%}',
             result.host_share < HOST_SHARE, command)
     for cost in result.costs:
-        most = INSTRUCTIONS[cost.format, cost.words]
+        most = INSTRUCTIONS[cost.kernel_type, cost.words]
         words = 'one word' if cost.words == 1 else 'two words'
         yield Bar(
-            f'instructions a weight, {cost.format.upper()}, {words}', f'{cost.a_weight:.2f}',
+            f'instructions a weight, {cost.kernel_type.upper()}, {words}', f'{cost.a_weight:.2f}',
             f'at most {most:g}', cost.a_weight <= most,
             'pytest test/kernels/test_instructions.py')
     for lane in result.lanes:

@@ -59,7 +59,7 @@ def project(
     A warp's step takes as many cycles of its scheduler as it has instructions, or twice those of
     integers, whose lanes are half as many, if that is more.
     """
-    by_kind = {cost.format: cost for cost in costs if cost.words == words}
+    by_kind = {cost.kernel_type: cost for cost in costs if cost.words == words}
     config = model.config
     groups = {name: [f'blk.{layer}.{part}.weight' for layer in range(config.block_count)
                      for part in parts] for name, parts in STAGES.items()}

@@ -14,6 +14,7 @@
 
 """A benchmark result for people: tables in the terminal, a picture."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def tables(result: Result) -> Group:
         shown.append(f'{projection.device}, not measured: {projection.tokens_per_s:.1f} tokens/s '
                      f'({projection.assumptions})')
         shown.append(_table(('<stage', 'MB', 'memory us', 'issue us', 'waits us', 'us'), [
-            (stage.name, f'{stage.bytes / 1e6:,.1f}', f'{stage.memory_us:,.0f}',
+            (stage.name, f'{stage.read_bytes / 1e6:,.1f}', f'{stage.memory_us:,.0f}',
              f'{stage.issue_us:,.0f}', f'{stage.waits_us:,.0f}', f'{stage.microseconds:,.0f}')
             for stage in projection.stages]))
     if result.bars:
@@ -63,7 +64,7 @@ def print_report(result: Result, console: Console) -> None:
     console.print(tables(result))
 
 
-def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
+def _table(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
     """Make a table; a column whose heading begins with < is aligned to the left."""
     table = Table(box=box.SIMPLE_HEAD)
     for heading in headings:

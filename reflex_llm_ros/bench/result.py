@@ -73,7 +73,7 @@ class Lane:
 class StepCost:
     """What a warp issues for a step of a matrix; ``weights`` are those of one lane."""
 
-    format: str
+    kernel_type: str
     words: int
     weights: int
     instructions: int
@@ -90,7 +90,7 @@ class Stage:
     """Time of a part of a decode step on a device that was not measured, from a model of it."""
 
     name: str
-    bytes: int
+    read_bytes: int
     memory_us: float
     issue_us: float
     waits_us: float

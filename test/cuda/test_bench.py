@@ -148,9 +148,9 @@ def test_projection_takes_the_slower_of_memory_and_arithmetic(tiny_qwen3_path: P
     output = fast.stages[2]
     assert output.name == 'attention output'
     # 120 cycles a step of 1,152 bytes, 32 schedulers at 1.02 GHz.
-    assert output.issue_us == pytest.approx(output.bytes / 1152 * 120 / 32 / 1020, rel=1e-6)
+    assert output.issue_us == pytest.approx(output.read_bytes / 1152 * 120 / 32 / 1020, rel=1e-6)
     assert output.microseconds == output.issue_us + output.waits_us
-    assert slow.stages[2].memory_us == pytest.approx(output.bytes / 1e3)
+    assert slow.stages[2].memory_us == pytest.approx(output.read_bytes / 1e3)
     assert slow.tokens_per_s < fast.tokens_per_s
 
 
