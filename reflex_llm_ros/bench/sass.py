@@ -77,13 +77,24 @@ def find_nvdisasm() -> Path | None:
 
 
 def disassemble(cubin: bytes, nvdisasm: Path) -> str:
-    """Return a cubin's machine code as text."""
+    """
+    Return a cubin's machine code as text.
+
+    Raises
+    ------
+    ValueError
+        This nvdisasm cannot read it; the message is the program's own.
+
+    """
     with tempfile.NamedTemporaryFile(suffix='.cubin') as file:
         file.write(cubin)
         file.flush()
-        return subprocess.run(
-            [str(nvdisasm), '-c', '-ndf', file.name], check=True, capture_output=True,
-            text=True).stdout
+        done = subprocess.run(
+            [str(nvdisasm), '-c', '-ndf', file.name], capture_output=True, text=True)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f'it ended with {done.returncode}']
+        raise ValueError(f'{nvdisasm}: {lines[0]}')
+    return done.stdout
 
 
 def step_cost(text: str, kind: str, words: int) -> StepCost:

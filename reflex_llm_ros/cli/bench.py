@@ -34,7 +34,7 @@ import sys
 from reflex_llm_ros.bench.bars import bars, LONG_POSITION, POSITION, read_llama_bench
 from reflex_llm_ros.bench.measure import measure_decode, measure_prefill
 from reflex_llm_ros.bench.report import plot, print_report
-from reflex_llm_ros.bench.result import Result
+from reflex_llm_ros.bench.result import Result, StepCost
 from reflex_llm_ros.engine.backends import open_backend
 from reflex_llm_ros.engine.backends.base import Backend
 from reflex_llm_ros.engine.config import EngineConfig
@@ -132,9 +132,16 @@ def with_bars(
         positions.append(LONG_POSITION)
     lanes = measure_lanes(
         config, ('fp16', 'a8', 'a8x2'), positions, lambda: open_device(config.device))
+    costs: tuple[StepCost, ...] = ()
     nvdisasm = find_nvdisasm()
-    costs = step_costs(
-        lambda source: compile_cubin(source, (8, 7)), nvdisasm) if nvdisasm else ()
+    if nvdisasm is None:
+        print('no instructions counted: there is no nvdisasm (pip install nvidia-cuda-nvdisasm)',
+              file=sys.stderr)
+    else:
+        try:
+            costs = step_costs(lambda source: compile_cubin(source, (8, 7)), nvdisasm)
+        except ValueError as error:
+            print(f'no instructions counted: {error}', file=sys.stderr)
     with closing(GgufModel.open(config.model_path)) as model:
         projected = (project(model, costs, 2, POSITION, orin) for orin in ORINS)
         projections = tuple(found for found in projected if found)

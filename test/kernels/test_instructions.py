@@ -14,6 +14,8 @@
 
 """Instructions a weight of the persistent decode kernel, from machine code for an Orin."""
 
+from pathlib import Path
+
 import pytest
 from reflex_llm_ros.bench.bars import INSTRUCTIONS
 from reflex_llm_ros.bench.sass import disassemble, find_nvdisasm, source_of, step_cost
@@ -54,6 +56,14 @@ def test_the_longer_way_that_ends_no_quad_is_counted() -> None:
 def test_what_is_no_such_loop_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match='kernel|loop'):
         step_cost(text, 'q4k', 1)
+
+
+def test_a_disassembler_that_cannot_read_a_file_says_so(tmp_path: Path) -> None:
+    program = tmp_path / 'nvdisasm'
+    program.write_text('#!/bin/sh\necho "error : sm_87 is unknown" >&2\nexit 1\n')
+    program.chmod(0o755)
+    with pytest.raises(ValueError, match='nvdisasm: error : sm_87 is unknown$'):
+        disassemble(b'', program)
 
 
 @pytest.mark.skipif(find_nvdisasm() is None, reason='nvdisasm is not installed')
