@@ -118,7 +118,10 @@ def test_interrupted(
         'answering': lambda: running.output.stat().st_size > 0,
     }[moment])
     running.process.send_signal(number)
-    assert running.end() == 130, running.errors.read_text()
+    # To a shell both are 130. CPython (Py_RunMain) ends by the signal itself, although the
+    # interrupt was caught, where it struck inside an exec() of text: while a class is made, say.
+    assert running.end() in (130, -signal.SIGINT), running.errors.read_text()
+    assert running.errors.read_text().count('Traceback') == 0
 
 
 def test_node_that_dies(demo: Callable[..., DemoProcess]) -> None:
