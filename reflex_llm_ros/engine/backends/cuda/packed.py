@@ -152,13 +152,10 @@ class PackedPlacement:
 
     def _repack(self, packed: PackedTensor) -> None:
         blocks = packed.host.data
-        step = self._part.nbytes // blocks.shape[1]
         kernel = self._device.function(REPACK, f'repack_{packed.kernel_type}')
-        for first in range(0, packed.rows, step):
-            source = blocks[first:first + step]
-            part = self._part[:source.nbytes]
-            self._staging.copy(part, source.reshape(-1))
-            threads = len(source) * packed.columns // 32
+        for first, part in self._staging.rows(self._part, blocks):
+            rows = part.nbytes // blocks.shape[1]
+            threads = rows * packed.columns // 32
             self._device.launch(kernel, (-(-threads // BLOCK),), BLOCK, (
-                packed.data, part, np.int32(first), np.int32(len(source)),
+                packed.data, part, np.int32(first), np.int32(rows),
                 np.int32(packed.columns), *packed.place))

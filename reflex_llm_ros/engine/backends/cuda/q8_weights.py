@@ -113,15 +113,12 @@ class PlanesPlacement:
         words = self._device.empty((rows, columns), np.int8)
         scales = self._device.empty((rows, columns // GROUP), np.float16)
         self._matrix_bytes += tensor.data.nbytes
-        step = self._part.nbytes // (columns // GROUP * BLOCK_BYTES)
-        for first in range(0, rows, step):
-            source = tensor.data[first:first + step]
-            part = self._part[:source.nbytes]
-            self._staging.copy(part, source.reshape(-1))
-            blocks = source.nbytes // BLOCK_BYTES
+        for first, part in self._staging.rows(self._part, tensor.data):
+            blocks = part.nbytes // BLOCK_BYTES
+            end = first + blocks * GROUP // columns
             self._device.launch(
                 self._device.function('q8_embed', 'split_q8'),
                 (-(-blocks * BLOCK_HALVES // SPLIT_BLOCK),), SPLIT_BLOCK,
-                (words[first:first + step], scales[first:first + step], part,
+                (words[first:end], scales[first:end], part,
                  np.int64(blocks)))
         return PlanesTensor(words, KERNEL_TYPE, rows, columns, tensor, scales)

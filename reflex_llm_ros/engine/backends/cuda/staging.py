@@ -14,7 +14,7 @@
 
 """Bytes of a file on their way to the device: through pinned memory, two parts in flight."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,20 @@ class Staging:
         self._parts = [device.pinned(size) for _ in range(IN_FLIGHT)]
         self._waits: list[Callable[[], None]] = [device.synchronize] * IN_FLIGHT
         self._turn = 0
+
+    def rows(self, scratch: Any, blocks: np.ndarray) -> Iterator[tuple[int, Any]]:
+        """
+        Bring rows of blocks (N, bytes) to the device, as many at a time as ``scratch`` holds.
+
+        Yields the first row's number and the part of ``scratch`` that has the rows; the next
+        part overwrites it, in stream order.
+        """
+        step = scratch.nbytes // blocks.shape[1]
+        for first in range(0, len(blocks), step):
+            source = blocks[first:first + step]
+            part = scratch[:source.nbytes]
+            self.copy(part, source.reshape(-1))
+            yield first, part
 
     def copy(self, destination: Any, source: np.ndarray) -> None:
         """Copy bytes (n,) in stream order; ``source`` may be reused afterwards."""
