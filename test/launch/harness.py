@@ -17,13 +17,13 @@
 from collections.abc import Callable
 import os
 from pathlib import Path
-import random
 import tempfile
 import threading
 import time
 from typing import Any
 import unittest
 
+from dds_domain import free_domain
 import pytest
 
 pytest.importorskip(
@@ -59,7 +59,7 @@ def tiny_model() -> str:
 
 def launch(file: str, **arguments: str) -> LaunchDescription:
     """Include a launch file of the package, in a domain of its own on this machine alone."""
-    os.environ['ROS_DOMAIN_ID'] = str(random.randint(1, 100))
+    os.environ['ROS_DOMAIN_ID'] = str(free_domain())
     if os.environ.get('ROS_DISTRO') == 'humble':
         os.environ['ROS_LOCALHOST_ONLY'] = '1'
     else:

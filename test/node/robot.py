@@ -19,7 +19,6 @@ from contextlib import contextmanager
 import json
 import os
 from pathlib import Path
-import random
 import signal
 from statistics import median
 import subprocess
@@ -29,6 +28,7 @@ import threading
 import time
 from typing import Any, TypeVar
 
+from dds_domain import free_domain
 from diagnostic_msgs.msg import DiagnosticArray
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
@@ -67,7 +67,7 @@ class NodeProcess:
     """The node, started with parameters; what it logs goes to a file."""
 
     def __init__(self, program: list[str], parameters: dict[str, Any]) -> None:
-        self.domain = random.randint(1, 100)
+        self.domain = free_domain()
         self._log = tempfile.TemporaryFile('w+b')
         arguments = [*program, '--ros-args']
         for name, value in parameters.items():

@@ -23,6 +23,7 @@ import threading
 import time
 
 from conftest import Start
+from dds_domain import free_domain
 import pytest
 from robot import NodeProcess, PATIENCE_S, REPOSITORY, Robot, wait_for
 
@@ -38,8 +39,9 @@ STATISTICS = '200.0 tokens/s · first token after 0.01 s'
 
 
 def environment(node: NodeProcess | None) -> dict[str, str]:
+    domain = node.domain if node else free_domain()
     return {
-        **os.environ, 'ROS_DOMAIN_ID': str(node.domain if node else 101), 'TERM': 'xterm',
+        **os.environ, 'ROS_DOMAIN_ID': str(domain), 'TERM': 'xterm',
         'COLUMNS': '60', 'PYTHONPATH': os.pathsep.join([str(REPOSITORY), *sys.path])}
 
 

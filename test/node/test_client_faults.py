@@ -17,10 +17,10 @@
 from concurrent.futures import CancelledError
 import json
 import os
-import random
 import threading
 import time
 
+from dds_domain import free_domain
 import pytest
 import rclpy
 from rclpy.executors import (
@@ -117,7 +117,7 @@ def wait_until(condition, timeout_s=10.0):
 @pytest.fixture(scope='module', autouse=True)
 def own_domain():
     before = dict(os.environ)
-    os.environ['ROS_DOMAIN_ID'] = str(random.randrange(1, 101))
+    os.environ['ROS_DOMAIN_ID'] = str(free_domain())
     os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
     yield
     os.environ.clear()

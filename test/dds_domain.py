@@ -1,0 +1,41 @@
+# Copyright 2026 The reflex_llm_ros authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""A DDS domain for each node under test: those of other tests, and other runs, stay unseen."""
+
+from itertools import cycle, islice
+import random
+import socket
+
+# The ports of higher domains are among those that Linux gives to anyone who asks.
+_DOMAINS = 100
+_turns = cycle(random.sample(range(1, _DOMAINS + 1), _DOMAINS))
+
+
+def _is_free(domain: int) -> bool:
+    # Where its first participant listens: DDSI-RTPS 2.5, 9.6.2.3.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(('', 7400 + 250 * domain + 10))
+        except OSError:
+            return False
+    return True
+
+
+def free_domain() -> int:
+    """Choose a domain that no process of this machine is in and that was not chosen lately."""
+    for domain in islice(_turns, _DOMAINS):
+        if _is_free(domain):
+            return domain
+    raise RuntimeError(f'each of the DDS domains 1 to {_DOMAINS} is in use on this machine')

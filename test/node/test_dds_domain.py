@@ -1,0 +1,44 @@
+# Copyright 2026 The reflex_llm_ros authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""Nodes of different tests must not meet."""
+
+from collections.abc import Iterator
+import os
+
+from dds_domain import free_domain
+import pytest
+import rclpy
+from rclpy.context import Context
+
+
+@pytest.fixture
+def occupied() -> Iterator[int]:
+    domain = free_domain()
+    os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
+    context = Context()
+    rclpy.init(context=context, domain_id=domain)
+    node = rclpy.create_node('occupant', context=context)
+    yield domain
+    node.destroy_node()
+    rclpy.shutdown(context=context)
+
+
+def test_a_domain_in_use_is_never_chosen(occupied: int) -> None:
+    assert occupied not in {free_domain() for _ in range(250)}
+
+
+def test_a_domain_that_was_chosen_does_not_come_again_soon() -> None:
+    # A process that was given a domain may not have joined it yet.
+    assert len({free_domain() for _ in range(50)}) == 50
