@@ -22,7 +22,6 @@ line says (or opens the chat when it says nothing) and shuts it down.
 import os
 from pathlib import Path
 import queue
-import random
 import signal
 import sys
 import tempfile
@@ -34,6 +33,7 @@ from reflex_llm_ros.cli.chat import chat, connect
 from reflex_llm_ros.cli.node_process import NodeProcess
 from reflex_llm_ros.cli.screen import Screen
 from reflex_llm_ros.client import LlmError, qos, ReflexLlmClient
+from reflex_llm_ros.dds_domain import free_domain
 from reflex_llm_ros.demo_model import find_demo_model
 from reflex_llm_ros.engine.request import Done
 from reflex_llm_ros.protocol import Error, event_from_json
@@ -91,8 +91,8 @@ def run(prompt: str, folder: Path, screen: Screen) -> int:
 
 
 def keep_to_this_machine(folder: Path) -> None:
-    """Choose a random domain and local discovery, so that no robot's graph is disturbed."""
-    os.environ['ROS_DOMAIN_ID'] = str(random.randint(1, 100))
+    """Choose a free domain and local discovery, so that no robot's graph is disturbed."""
+    os.environ['ROS_DOMAIN_ID'] = str(free_domain())
     if os.environ.get('ROS_DISTRO') == 'humble':
         os.environ['ROS_LOCALHOST_ONLY'] = '1'
     else:

@@ -23,7 +23,6 @@ import time
 from typing import Any
 import unittest
 
-from dds_domain import free_domain
 import pytest
 
 pytest.importorskip(
@@ -40,6 +39,7 @@ from lifecycle_msgs.srv import ChangeState, GetState  # noqa: E402
 from rcl_interfaces.srv import SetParameters  # noqa: E402
 from rclpy.parameter import Parameter  # noqa: E402
 from reflex_llm_ros.client import ReflexLlmClient  # noqa: E402
+from reflex_llm_ros.dds_domain import free_domain  # noqa: E402
 from reflex_llm_ros.synthetic.model_shape import PRESETS  # noqa: E402
 from reflex_llm_ros.synthetic.qwen3_gguf import generate  # noqa: E402
 

@@ -28,7 +28,6 @@ import threading
 import time
 from typing import Any, TypeVar
 
-from dds_domain import free_domain
 from diagnostic_msgs.msg import DiagnosticArray
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
@@ -39,6 +38,7 @@ from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
+from reflex_llm_ros.dds_domain import free_domain
 from reflex_llm_ros.protocol import encode_request, new_id
 from std_msgs.msg import String
 from std_srvs.srv import Trigger

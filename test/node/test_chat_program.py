@@ -23,8 +23,8 @@ import threading
 import time
 
 from conftest import Start
-from dds_domain import free_domain
 import pytest
+from reflex_llm_ros.dds_domain import free_domain
 from robot import NodeProcess, PATIENCE_S, REPOSITORY, Robot, wait_for
 
 CHAT = [sys.executable, '-m', 'reflex_llm_ros.cli.chat']

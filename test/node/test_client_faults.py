@@ -20,7 +20,6 @@ import os
 import threading
 import time
 
-from dds_domain import free_domain
 import pytest
 import rclpy
 from rclpy.executors import (
@@ -30,6 +29,7 @@ from rclpy.executors import (
 )
 from rclpy.qos import QoSDurabilityPolicy
 from reflex_llm_ros.client import AnswerTimeout, LlmError, qos, ReflexLlmClient
+from reflex_llm_ros.dds_domain import free_domain
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 

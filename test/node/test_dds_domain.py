@@ -17,10 +17,10 @@
 from collections.abc import Iterator
 import os
 
-from dds_domain import free_domain
 import pytest
 import rclpy
 from rclpy.context import Context
+from reflex_llm_ros.dds_domain import free_domain
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A DDS domain for each node under test: those of other tests, and other runs, stay unseen."""
+"""A DDS domain of one's own: for a demo or a test that must not meet the robot's graph."""
 
 from itertools import cycle, islice
 import random
@@ -34,7 +34,19 @@ def _is_free(domain: int) -> bool:
 
 
 def free_domain() -> int:
-    """Choose a domain that no process of this machine is in and that was not chosen lately."""
+    """Choose a domain that no process of this machine is in and that was not chosen lately.
+
+    Returns
+    -------
+    domain : int
+        From 1 to 100, for ``ROS_DOMAIN_ID``.
+
+    Raises
+    ------
+    RuntimeError
+        If every domain is in use.
+
+    """
     for domain in islice(_turns, _DOMAINS):
         if _is_free(domain):
             return domain
