@@ -17,12 +17,16 @@
 import importlib.util
 import os
 from pathlib import Path
+import signal
 
 import pytest
 
 # Test processes often outnumber cores, and BLAS threads that wait for each other then lose
 # a time slice at every product. NumPy reads this when it is imported: not here, but later.
 os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
+
+# What a script runs in the background ignores Ctrl-C, and so would the programs under test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
