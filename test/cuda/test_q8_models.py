@@ -160,7 +160,8 @@ def test_parts_equal_fused_kernels_to_the_bit(
     device = ShimDevice()
     device.failing = {
         f'{name}_{kind}{suffix}' for name in broken for suffix in ('', '_u2', '_u4', '_r2')}
-    backend = open_backend(q8_path, device, q8_activations=kind)
+    # Chosen by time, two shapes may take two kernels of an operation, of which each fails once.
+    backend = open_backend(q8_path, device, q8_activations=kind, q8_variant='u1')
     np.testing.assert_array_equal(decoded(backend, tokens), expected)
     assert sum(backend.counters().values()) == len(broken)
 
