@@ -82,7 +82,7 @@ __device__ __forceinline__ void choose(Block &block, int32_t *token, int32_t *po
 // Whether the block quantizes for a stage of which it has a share.
 __device__ __forceinline__ bool reads(int kind, const Share &share) {
   return kind != VALUE &&
-         (share.count > 0 || (kind == QUERY_KEY && Share(KEY / QUAD).count > 0));
+         (share.count > 0 || (kind == QUERY_KEY && Share(quads_of(VALUE)).count > 0));
 }
 
 // The norm before the stage that follows a layer.
@@ -116,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   set_rotation(block.shared->rotation, turns, *position);
   if (threadIdx.x < KINDS * WARPS) {
     const int kind = threadIdx.x / WARPS, warp = threadIdx.x % WARPS;
-    shared->turns[kind][warp] = Turn(stages[kind == HEAD ? stage_count - 1 : kind], warp);
+    divide_steps(shared->turns[kind][warp], shared->joints[kind][warp], kind, warp);
   }
   for (int i = threadIdx.x; i < KINDS * WARPS * 2 * QUAD; i += THREADS) {
     (&shared->sums[0][0][0][0])[i] = 0.0f;
@@ -125,24 +125,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   const Work &work = block.work;
   const int place = *position;
   block.tag = *step * layer_count;
-  Stage stage = stages[0];
+  int format = stages[0].format;
   const float *norm = layers[0].attn_norm;
 #pragma unroll 1
   for (int number = 0; number < stage_count; ++number) {
     const int kind = number + 1 == stage_count ? int(HEAD) : number % LAYER_STAGES;
     const int layer = number / LAYER_STAGES;
-    const Share share(stage.quads);
-    if (number == 0) {
-      quantize<EMBEDDING, true>(shared, Embedded{*table, *token, shared->residual}, norm);
-    } else if (!reads(kind, share)) {
+    const Share share(quads_of(kind));
+    if (!reads(kind, share) && number > 0) {
       // Nobody waits for this block, so what it would wait for may be gone.
-    } else if (kind == QUERY_KEY || kind == GATE_UP || kind == HEAD) {
-      const uint64_t *const words = kind == GATE_UP ? work.attended : work.x;
-      quantize<EMBEDDING, true>(shared, Published<true>{words, block.tag}, norm);
     } else if (kind == OUTPUT) {
-      quantize<QUERY, false>(shared, Published<false>{work.heads, block.tag}, nullptr);
+      float v[TURNS<QUERY>][EIGHT];
+      await_activations<QUERY, false>(v, work.heads, block.tag);
+      quantize<QUERY>(shared, v);
+      __syncthreads();
     } else if (kind == DOWN) {
-      quantize<FEED_FORWARD, false>(shared, Published<false>{work.hidden, block.tag}, nullptr);
+      float v[TURNS<FEED_FORWARD>][EIGHT];
+      await_activations<FEED_FORWARD, false>(v, work.hidden, block.tag);
+      quantize<FEED_FORWARD>(shared, v);
+      __syncthreads();
+    } else {
+      const NormWeights weights(norm);
+      float v[TURNS<EMBEDDING>][EIGHT];
+      if (number == 0) {
+        embed(v, shared->residual, *table, *token);
+      } else {
+        await_activations<EMBEDDING, true>(
+            v, kind == GATE_UP ? work.attended : work.x, block.tag);
+      }
+      weights.apply(v, shared->squares);
+      quantize<EMBEDDING>(shared, v);
+      __syncthreads();
     }
     if (kind == QUERY_KEY) ++block.tag;
     if (kind == OUTPUT || kind == DOWN) {
@@ -150,10 +163,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     } else if (kind != VALUE) {
       block.norm = norm_factor(shared, eps);
     }
-    multiply_as<DECODE_FORMATS>(stage.format, block, kind, share, stage.steps, logits);
-    // The next stage's addresses, before the wait rather than after it; norms a stage ahead.
-    const int steps = stage.steps;
-    if (kind != HEAD) stage = stages[number + 1];
+    multiply_as<DECODE_FORMATS>(format, block, kind, share, logits);
+    // The next stage's format, before the wait rather than after it; norms a stage ahead.
+    if (kind != HEAD) format = stages[number + 1].format;
     if (kind == QUERY_KEY) prefetch_norm(layers[layer].ffn_norm);
     if (kind == GATE_UP) prefetch_norm(next_norm(layers, layer, layer_count, output_norm));
     if (kind == QUERY_KEY) {
@@ -162,9 +174,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     const int warp = threadIdx.x / WARP_SIZE;
-    if (warp == 0) finish_shared(block, kind, share, steps, logits);
-    if (kind == VALUE && warp == 1) {
-      finish_shared(block, QUERY_KEY, Share((QUERY + KEY) / QUAD), steps, logits);
+    if (warp == 0 || (warp == 1 && kind == VALUE)) {
+      const int finished = warp == 0 ? kind : int(QUERY_KEY);
+      finish_shared(block, finished, Share(quads_of(finished)), logits);
     }
     if (kind == OUTPUT) norm = layers[layer].ffn_norm;
     if (kind == DOWN) norm = next_norm(layers, layer, layer_count, output_norm);

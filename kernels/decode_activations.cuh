@@ -13,48 +13,76 @@
 // limitations under the License.
 
 // Activations of the persistent decode kernel: every block waits for those of a stage and
-// quantizes them for itself, into one or two int8 words an activation and a unit for each 32.
+// quantizes them for itself, into one or two int8 words an activation and a unit for each 32. A
+// thread has eight neighbours a turn, four lanes a unit; turns do not wait for each other.
 
 #pragma once
 
 #include "decode_block.cuh"
 
-// Activations that other blocks publish as pairs: fours of them, each in two words.
-template <bool CROSSED>
-struct Published {
-  const uint64_t *words;
-  uint32_t tag;
+#ifdef __CUDACC__
+__device__ __forceinline__ float reciprocal(float value) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+}
+#else
+static float reciprocal(float value) { return 1.0f / value; }
+#endif
 
-  template <int K, int TURNS>
-  __device__ __forceinline__ void read(float4 (&v)[TURNS]) const {
-    const int thread = thread_number();
-    ulonglong2 pairs[TURNS];
+constexpr int EIGHT = 8;
+
+template <int K>
+constexpr int TURNS = (K / EIGHT + THREADS - 1) / THREADS;
+
+// Whether a thread has activations in a turn: known early for all turns but the last.
+template <int K>
+__device__ __forceinline__ bool has_eight(int turn, int eight) {
+  return (turn + 1) * THREADS <= K / EIGHT || eight < K / EIGHT;
+}
+
+// Waits for K activations that other blocks publish as pairs (see pair_slot); of quads of rows,
+// whose pairs are (0, 2) and (1, 3), where CROSSED.
+template <int K, bool CROSSED>
+__device__ __forceinline__ void await_activations(float (&v)[TURNS<K>][EIGHT],
+                                                  const uint64_t *words, uint32_t tag) {
+  constexpr int ODD = K / 4;  // words until the second four
+  const uint32_t thread = thread_number();
+  ulonglong2 fours[TURNS<K>][2];
 #pragma unroll
-    for (int i = 0; i < TURNS; ++i) {
-      const int four = i * THREADS + thread;
-      pairs[i] = {0, 0};
-      if (four < K / 4) pairs[i] = load_two_words(words + 2 * four);
+  for (int i = 0; i < TURNS<K>; ++i) {
+    const int eight = i * THREADS + thread;
+    fours[i][0] = fours[i][1] = {0, 0};
+    if (!has_eight<K>(i, eight)) continue;
+    fours[i][0] = load_two_words(words + 2 * eight);
+    fours[i][1] = load_two_words(words + 2 * eight + ODD);
+  }
+  for (bool late = true; late;) {
+    late = false;
+#pragma unroll
+    for (int i = 0; i < TURNS<K>; ++i) {
+      const int eight = i * THREADS + thread;
+      const ulonglong2 &a = fours[i][0], &b = fours[i][1];
+      if (!has_eight<K>(i, eight) || are_pairs_of(tag, a.x, a.y, b.x, b.y)) continue;
+      fours[i][0] = load_two_words(words + 2 * eight);
+      fours[i][1] = load_two_words(words + 2 * eight + ODD);
+      late = true;
     }
-    for (bool late = true; late;) {
-      late = false;
+    if (late) yield_block();
+  }
 #pragma unroll
-      for (int i = 0; i < TURNS; ++i) {
-        const int four = i * THREADS + thread;
-        if (four >= K / 4) continue;
-        if (is_pair_of(pairs[i].x, tag) && is_pair_of(pairs[i].y, tag)) continue;
-        pairs[i] = load_two_words(words + 2 * four);
-        late = true;
-      }
-      if (late) yield_block();
-    }
+  for (int i = 0; i < TURNS<K>; ++i) {
 #pragma unroll
-    for (int i = 0; i < TURNS; ++i) {
-      const float2 first = pair_of(pairs[i].x), second = pair_of(pairs[i].y);
-      v[i] = CROSSED ? make_float4(first.x, second.x, first.y, second.y)
-                     : make_float4(first.x, first.y, second.x, second.y);
+    for (int k = 0; k < 2; ++k) {
+      const float2 first = pair_of(fours[i][k].x), second = pair_of(fours[i][k].y);
+      float *const four = v[i] + 4 * k;
+      four[0] = first.x;
+      four[CROSSED ? 2 : 1] = first.y;
+      four[CROSSED ? 1 : 2] = second.x;
+      four[3] = second.y;
     }
   }
-};
+}
 
 // Four weights of a row, of the format that has a number in the list.
 template <class First, class... Rest>
@@ -72,103 +100,130 @@ __device__ __forceinline__ void weights_as(int format, float (&w)[4], const Stag
 }
 
 // A token's row of the table; the block keeps the rows of the residual stream that it adds to.
-struct Embedded {
-  const Stage &table;
-  int token;
-  float *residual;
-
-  template <int K, int TURNS>
-  __device__ __forceinline__ void read(float4 (&v)[TURNS]) const {
-    const int thread = thread_number();
-    const Share own(EMBEDDING / QUAD);
+__device__ __forceinline__ void embed(float (&v)[TURNS<EMBEDDING>][EIGHT], float *residual,
+                                      const Stage &table, int token) {
+  const Share own(EMBEDDING / QUAD);
 #pragma unroll
-    for (int i = 0; i < TURNS; ++i) {
-      const int four = i * THREADS + thread;
-      v[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      if (four >= K / 4) continue;
-      float w[4];
-      weights_as<DECODE_FORMATS>(table.format, w, table, token, four);
-      v[i] = make_float4(w[0], w[1], w[2], w[3]);
-      if (four < own.first || four >= own.first + own.count) continue;
+  for (int i = 0; i < TURNS<EMBEDDING>; ++i) {
+    const int eight = i * THREADS + thread_number();
 #pragma unroll
-      for (int k = 0; k < QUAD; ++k) residual[(four - own.first) * QUAD + k] = w[k];
-    }
-  }
-};
-
-// Quantizes K activations, with NORM times `weight`: units of a 127th of the largest of 32. The
-// norm's factor, which changes no word, is left to `norm_factor`.
-template <int K, bool NORM, class Source>
-__device__ __forceinline__ void quantize(Shared *shared, const Source &source,
-                                         const float *weight) {
-  constexpr int FOURS = K / 4, TURNS = (FOURS + THREADS - 1) / THREADS;
-  const int thread = thread_number();
-  float4 v[TURNS], w[TURNS];
-  if (NORM) {
+    for (int half = 0; half < 2; ++half) {
+      float w[4] = {};
+      const int four = 2 * eight + half, row = four - own.first;
+      if (has_eight<EMBEDDING>(i, eight)) {
+        weights_as<DECODE_FORMATS>(table.format, w, table, token, four);
+      }
+      const bool owned = has_eight<EMBEDDING>(i, eight) && row >= 0 && row < own.count;
 #pragma unroll
-    for (int i = 0; i < TURNS; ++i) {
-      const int four = i * THREADS + thread;
-      w[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      if (four < FOURS) w[i] = reinterpret_cast<const float4 *>(weight)[four];
-    }
-  }
-  source.template read<K>(v);
-  float squares = 0.0f;
-#pragma unroll
-  for (int i = 0; i < TURNS; ++i) {
-    const int four = i * THREADS + thread;
-    if (four >= FOURS) break;  // whole warps: K is a multiple of 512
-    float a[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
-    if (NORM) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) squares = fmaf(a[k], a[k], squares);
-      a[0] *= w[i].x;
-      a[1] *= w[i].y;
-      a[2] *= w[i].z;
-      a[3] *= w[i].w;
-    }
-    float largest = fmaxf(fmaxf(fabsf(a[0]), fabsf(a[1])), fmaxf(fabsf(a[2]), fabsf(a[3])));
-#pragma unroll
-    for (int lanes = 4; lanes > 0; lanes /= 2) {
-      largest = fmaxf(largest, __shfl_xor_sync(EVERY_LANE, largest, lanes));
-    }
-    const float inverse = largest > 0.0f ? __fdividef(127.0f, largest) : 0.0f;
-    uint32_t high = 0, low = 0;
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float units = a[k] * inverse;
-      const int first = __float2int_rn(units);
-      high |= uint32_t(first & 255) << 8 * k;
-      if (WORDS == 2) {
-        const int second = __float2int_rn((units - float(first)) * 127.0f);
-        low |= uint32_t(second & 255) << 8 * k;
+      for (int k = 0; k < 4; ++k) {
+        v[i][4 * half + k] = w[k];
+        if (owned) residual[row * QUAD + k] = w[k];
       }
     }
-    constexpr int ONES = 0x01010101;
-    int sum = __dp4a(int(high), ONES, 0);
-    if (WORDS == 2) sum = __dp4a(int(low), ONES, sum * 127);
-    sum += __shfl_xor_sync(EVERY_LANE, sum, 1);
-    sum += __shfl_xor_sync(EVERY_LANE, sum, 2);
-    const int other = __shfl_xor_sync(EVERY_LANE, sum, 4);
-    const int sub = four / 8, word = four % 8;
-    int *const first_plane = reinterpret_cast<int *>(shared->words[word / 4 * WORDS] + sub);
-    first_plane[word % 4] = int(high);
-    if (WORDS == 2) {
-      reinterpret_cast<int *>(shared->words[word / 4 * WORDS + 1] + sub)[word % 4] = int(low);
+  }
+}
+
+// Added to a number, it leaves the nearest integer in the lowest bits.
+constexpr float ROUNDER = 12582912.0f;  // 1.5 * 2^23
+
+__device__ __forceinline__ int lowest_bytes(const float (&v)[4]) {
+  const uint32_t low = __byte_perm(__float_as_uint(v[0]), __float_as_uint(v[1]), 0x0040);
+  const uint32_t high = __byte_perm(__float_as_uint(v[2]), __float_as_uint(v[3]), 0x0040);
+  return int(__byte_perm(low, high, 0x5410));
+}
+
+// Quantizes K activations: units of a 127th of the largest of 32.
+template <int K>
+__device__ __forceinline__ void quantize(Shared *shared, const float (&v)[TURNS<K>][EIGHT]) {
+  constexpr int LANES = 32 / EIGHT;
+  constexpr float UNIT = WORDS == 2 ? 1.0f / (127.0f * 127.0f) : 1.0f / 127.0f;
+  // Below this the reciprocal is no number; such activations are none either.
+  constexpr float SMALLEST = 1e-36f;
+  const uint32_t thread = thread_number(), part = thread % LANES;
+  float largest[TURNS<K>];
+#pragma unroll
+  for (int i = 0; i < TURNS<K>; ++i) {
+    largest[i] = fabsf(v[i][0]);
+#pragma unroll
+    for (int k = 1; k < EIGHT; ++k) largest[i] = fmaxf(largest[i], fabsf(v[i][k]));
+  }
+#pragma unroll
+  for (int lanes = LANES / 2; lanes > 0; lanes /= 2) {
+#pragma unroll
+    for (float &most : largest) {
+      most = fmaxf(most, __shfl_xor_sync(EVERY_LANE, most, lanes));
     }
-    if (word == 0) {
-      const float unit = largest * (1.0f / 127.0f) * (WORDS == 2 ? 1.0f / 127.0f : 1.0f);
+  }
+#pragma unroll
+  for (int i = 0; i < TURNS<K>; ++i) {
+    if (!has_eight<K>(i, i * THREADS + thread)) break;  // whole warps: K is a multiple of 256
+    const int sub = i * (THREADS / LANES) + thread / LANES;
+    const float inverse = largest[i] > SMALLEST ? 127.0f * reciprocal(largest[i]) : 0.0f;
+    int bytes[WORDS][2], sum = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float high[4], low[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float a = v[i][4 * half + k];
+        high[k] = fmaf(a, inverse, ROUNDER);
+        low[k] = fmaf(fmaf(a, inverse, ROUNDER - high[k]), 127.0f, ROUNDER);
+      }
+      bytes[0][half] = lowest_bytes(high);
+      if (WORDS == 2) bytes[WORDS - 1][half] = lowest_bytes(low);
+    }
+    constexpr int ONES = 0x01010101;
+#pragma unroll
+    for (int word = 0; word < WORDS; ++word) {
+      sum = __dp4a(bytes[word][0], ONES, __dp4a(bytes[word][1], ONES, sum * 127));
+      int4 *const plane = shared->words[part / 2 * WORDS + word] + sub;
+      reinterpret_cast<int2 *>(plane)[part % 2] = {bytes[word][0], bytes[word][1]};
+    }
+    sum += __shfl_xor_sync(EVERY_LANE, sum, 1);
+    const int other = __shfl_xor_sync(EVERY_LANE, sum, 2);
+    if (part == 0) {
+      const float unit = largest[i] * UNIT;
       shared->scales[sub] = {unit, unit * float(sum + other), sum, other};
     }
   }
-  if (NORM) {
-    squares = warp_sum(squares);
-    if (thread_number() % WARP_SIZE == 0) shared->squares[thread_number() / WARP_SIZE] = squares;
-  }
-  __syncthreads();
 }
 
-// The factor of the norm of EMBEDDING activations that `quantize` left.
+// A norm's weights of the activations that a thread has.
+struct NormWeights {
+  float4 fours[TURNS<EMBEDDING>][2];
+
+  __device__ __forceinline__ explicit NormWeights(const float *weight) {
+#pragma unroll
+    for (int i = 0; i < TURNS<EMBEDDING>; ++i) {
+      const int eight = i * THREADS + thread_number();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        fours[i][half] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (!has_eight<EMBEDDING>(i, eight)) continue;
+        fours[i][half] = reinterpret_cast<const float4 *>(weight)[2 * eight + half];
+      }
+    }
+  }
+
+  // Multiplies with them and leaves the warp's sum of squares for `norm_factor`.
+  __device__ __forceinline__ void apply(float (&v)[TURNS<EMBEDDING>][EIGHT],
+                                        float (&squares)[WARPS]) const {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < TURNS<EMBEDDING>; ++i) {
+#pragma unroll
+      for (int k = 0; k < EIGHT; ++k) {
+        const float4 &w = fours[i][k / 4];
+        sum = fmaf(v[i][k], v[i][k], sum);
+        v[i][k] *= k % 4 == 0 ? w.x : k % 4 == 1 ? w.y : k % 4 == 2 ? w.z : w.w;
+      }
+    }
+    sum = warp_sum(sum);
+    if (thread_number() % WARP_SIZE == 0) squares[thread_number() / WARP_SIZE] = sum;
+  }
+};
+
+// The factor of the norm of EMBEDDING activations, which changes no word.
 __device__ __forceinline__ float norm_factor(const Shared *shared, float eps) {
   float sum = 0.0f;
 #pragma unroll

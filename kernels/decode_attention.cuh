@@ -357,7 +357,8 @@ __device__ __forceinline__ void combine_warps(Block &block, const WarpAttention 
       if (active == 1) {
         const float even = value / total, odd = __shfl_xor_sync(EVERY_LANE, even, 1);
         if (element % 2 == 0) {
-          publish_pair(block.work.heads + (number * DIM + element) / 2, even, odd, block.tag);
+          publish_pair(block.work.heads + pair_slot<QUERY>((number * DIM + element) / 2), even,
+                       odd, block.tag);
         }
       } else {
         publish(block.work.parts + (part * HEADS + number) * DIM + element, value, block.tag);
@@ -421,8 +422,8 @@ __device__ __forceinline__ void combine_parts(Block &block, int group, int part,
       even = fmaf(values.x, shrink, even);
       odd = fmaf(values.y, shrink, odd);
     }
-    publish_pair(block.work.heads + (group * ALL + begin + at) / 2, even / total, odd / total,
-                 block.tag);
+    publish_pair(block.work.heads + pair_slot<QUERY>((group * ALL + begin + at) / 2),
+                 even / total, odd / total, block.tag);
   }
 }
 

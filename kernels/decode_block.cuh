@@ -21,31 +21,35 @@
 
 // The thread's number, read anew: addresses made of it are not kept in registers over all stages.
 #ifdef __CUDACC__
-__device__ __forceinline__ int thread_number() {
-  int number;
+__device__ __forceinline__ uint32_t thread_number() {
+  uint32_t number;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(number));
   return number;
 }
 #else
-static int thread_number() { return threadIdx.x; }
+static uint32_t thread_number() { return threadIdx.x; }
 #endif
 
 // What a warp multiplies of a stage, the same in every layer: steps, of its block's quads from a
-// step of a quad on. The last quad, where it goes on in other warps, ends before warp `joined`.
+// step of a quad on.
 struct Turn {
-  int count, quad, column, joined;
-
-  __device__ __forceinline__ Turn(const Stage &stage, int warp) : joined(0) {
-    const int steps = stage.steps, total = Share(stage.quads).count * steps;
-    const int begin = first_step(total, warp), end = first_step(total, warp + 1);
-    count = end - begin;
-    quad = begin / steps;
-    column = begin % steps;
-    const int last = begin < end ? (end - 1) / steps : 0, quad_end = (last + 1) * steps;
-    if (begin == end || last * steps < begin || quad_end == end) return;
-    for (joined = warp + 1; first_step(total, joined) < quad_end;) ++joined;
-  }
+  int count, quad, column;
 };
+
+// The last quad of a warp's turn, where it goes on in other warps: those before `end`.
+struct Joint {
+  int quad, end;
+};
+
+__device__ __forceinline__ void divide_steps(Turn &turn, Joint &joint, int kind, int warp) {
+  const int steps = steps_of(kind), total = Share(quads_of(kind)).count * steps;
+  const int begin = first_step(total, warp), end = first_step(total, warp + 1);
+  turn = {end - begin, begin / steps, begin % steps};
+  joint = {begin < end ? (end - 1) / steps : 0, 0};
+  const int quad_begin = joint.quad * steps, quad_end = quad_begin + steps;
+  if (begin == end || quad_begin < begin || quad_end == end) return;
+  for (joint.end = warp + 1; first_step(total, joint.end) < quad_end;) ++joint.end;
+}
 
 struct Shared {
   ActivationScale scales[LONGEST / 32];
@@ -60,6 +64,7 @@ struct Shared {
   // By kind of stage, of quads that a warp shares with the one before and after.
   float sums[KINDS][WARPS][2][QUAD];
   Turn turns[KINDS][WARPS];
+  Joint joints[KINDS][WARPS];
   float squares[WARPS];  // of the activations that a warp quantized
   float residual[OWN_QUADS * QUAD];  // the rows of the residual stream that this block adds to
   float2 best[WARPS];

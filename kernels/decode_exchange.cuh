@@ -99,11 +99,24 @@ __device__ __forceinline__ void publish_pair(uint64_t *slot, float first, float 
   store_word(slot, uint64_t(high) << 32 | low);
 }
 
-__device__ __forceinline__ bool is_pair_of(uint64_t word, uint32_t tag) {
-  return (((uint32_t(word) ^ tag) | (uint32_t(word >> 32) ^ tag >> 8)) & 0xffu) == 0;
+// Zero in the lowest bits where a word has a tag.
+__device__ __forceinline__ uint32_t pair_difference(uint64_t word, uint32_t tag) {
+  return (uint32_t(word) ^ tag) | (uint32_t(word >> 32) ^ tag >> 8);
+}
+
+template <class... Words>
+__device__ __forceinline__ bool are_pairs_of(uint32_t tag, Words... words) {
+  return ((pair_difference(words, tag) | ...) & 0xffu) == 0;
 }
 
 __device__ __forceinline__ float2 pair_of(uint64_t word) {
   return make_float2(__uint_as_float(uint32_t(word) & 0xffffff00u),
                      __uint_as_float(uint32_t(word >> 32) & 0xffffff00u));
+}
+
+// Where the pair with a number is, of K activations that a stage reads: even fours come first, so
+// that lanes that have eight neighbours each still read 16 bytes next to each other.
+template <int K>
+__device__ __forceinline__ int pair_slot(int pair) {
+  return pair / 4 * 2 + pair % 2 + pair / 2 % 2 * (K / 4);
 }

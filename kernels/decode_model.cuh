@@ -58,6 +58,19 @@ static_assert(2 * WARPS <= WARP_SIZE, "one warp ends the rows that warps share")
 enum Kind { QUERY_KEY, VALUE, OUTPUT, GATE_UP, DOWN, HEAD, KINDS };
 constexpr int LAYER_STAGES = 5;
 
+// Quads of rows of a kind's matrix, and steps of a quad.
+__device__ __forceinline__ int quads_of(int kind) {
+  const int rows = kind == QUERY_KEY ? QUERY + KEY
+                   : kind == VALUE   ? KEY
+                   : kind == GATE_UP ? 2 * FEED_FORWARD
+                   : kind == HEAD    ? VOCAB
+                                     : EMBEDDING;
+  return rows / QUAD;
+}
+__device__ __forceinline__ int steps_of(int kind) {
+  return (kind == OUTPUT ? QUERY : kind == DOWN ? FEED_FORWARD : EMBEDDING) / STEP_COLUMNS;
+}
+
 // One matrix in the packed layout.
 struct Stage {
   const uint8_t *weights;

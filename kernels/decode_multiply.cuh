@@ -37,11 +37,13 @@ __device__ __forceinline__ void finish(Block &block, int kind, const Share &shar
     float *const residual = block.shared->residual + quad * QUAD + row;
     residual[0] = a += residual[0];
     residual[2] = b += residual[2];
-    publish_pair((kind == OUTPUT ? work.attended : work.x) + at / QUAD * 2 + row, a, b, block.tag);
+    publish_pair((kind == OUTPUT ? work.attended : work.x) +
+                     pair_slot<EMBEDDING>(at / QUAD * 2 + row), a, b, block.tag);
   } else if (kind == GATE_UP) {
     const float hidden = __fdividef(a, 1.0f + __expf(-a)) * b;
     const float next = __shfl_xor_sync(EVERY_LANE, hidden, apart);
-    if (ends && row == 0) publish_pair(work.hidden + at / QUAD, hidden, next, block.tag);
+    if (!ends || row != 0) return;
+    publish_pair(work.hidden + pair_slot<FEED_FORWARD>(at / QUAD), hidden, next, block.tag);
   }
 }
 
@@ -99,8 +101,9 @@ __device__ __forceinline__ void multiply_steps(Block &block, int count, int grou
 
 // Multiplies this warp's steps. A quad that lies wholly in them is finished at once.
 template <class Format>
-__device__ __forceinline__ void multiply(Block &block, int kind, const Share &share, int steps,
+__device__ __forceinline__ void multiply(Block &block, int kind, const Share &share,
                                          float *logits) {
+  const int steps = steps_of(kind);
   const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
   const Turn turn = block.shared->turns[kind][warp];
   int quad = turn.quad, column = turn.column;
@@ -139,30 +142,40 @@ __device__ __forceinline__ void multiply(Block &block, int kind, const Share &sh
 // Finishes the quads that warps share, by one warp: two lanes for each warp that has a quad's
 // first step add the sums of the next ones. A warp without steps has none but zeros.
 __device__ __forceinline__ void finish_shared(Block &block, int kind, const Share &share,
-                                              int steps, float *logits) {
+                                              float *logits) {
+  constexpr int AT_ONCE = 4;
   const int lane = threadIdx.x % WARP_SIZE, warp = min(lane / 2, WARPS - 1), row = lane % 2;
   const auto &sums = block.shared->sums[kind];
-  const Turn turn = block.shared->turns[kind][warp];
-  const bool ends = lane < 2 * WARPS && turn.joined > 0;
+  const Joint joint = block.shared->joints[kind][warp];
+  const bool ends = lane < 2 * WARPS && joint.end > 0;
   float a = sums[warp][1][row], b = sums[warp][1][row + 2];
-#pragma unroll 4
-  for (int next = warp + 1; next < turn.joined; ++next) {
-    a += sums[next][0][row];
-    b += sums[next][0][row + 2];
+#pragma unroll 1
+  for (int first = warp + 1; first < joint.end; first += AT_ONCE) {
+    float x[AT_ONCE] = {}, y[AT_ONCE] = {};
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      if (first + i >= joint.end) continue;
+      x[i] = sums[first + i][0][row];
+      y[i] = sums[first + i][0][row + 2];
+    }
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      a += x[i];
+      b += y[i];
+    }
   }
-  const int quad = turn.quad + (turn.column + turn.count - 1) / steps;
-  finish_or_choose(block, kind, share, quad, row, a, b, 1, ends, logits);
+  finish_or_choose(block, kind, share, joint.quad, row, a, b, 1, ends, logits);
 }
 
 // Multiplies with a matrix of the format that has a number in the list.
 template <class First, class... Rest>
 __device__ __forceinline__ void multiply_as(int format, Block &block, int kind,
-                                            const Share &share, int steps, float *logits) {
+                                            const Share &share, float *logits) {
   if constexpr (sizeof...(Rest) > 0) {
     if (format > 0) {
-      multiply_as<Rest...>(format - 1, block, kind, share, steps, logits);
+      multiply_as<Rest...>(format - 1, block, kind, share, logits);
       return;
     }
   }
-  multiply<First>(block, kind, share, steps, logits);
+  multiply<First>(block, kind, share, logits);
 }

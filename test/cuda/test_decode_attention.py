@@ -136,7 +136,9 @@ def attend(
              np.float32(HEAD_DIM ** -0.5), np.uint32(first_tag)),
             int(device.download(size)[0]))
         pairs = device.download(words[3]).view(np.uint32) & np.uint32(0xffffff00)
-        results.append(pairs.view(np.float32).reshape(shape.heads, HEAD_DIM))
+        # Fours with even numbers come first (pair_slot in decode_exchange.cuh).
+        fours = pairs.view(np.float32).reshape(2, -1, 4).transpose(1, 0, 2)
+        results.append(fours.reshape(shape.heads, HEAD_DIM))
     return [*results, device.download(held[-1][2]), device.download(held[-1][3])]
 
 

@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     block.tag = first_tag + layer;
     if (layer > 0) {
       for (int i = threadIdx.x; i < QUERY / 2; i += THREADS) {
-        while (!is_pair_of(load_word(heads + i), block.tag - 1)) yield_block();
+        while (!are_pairs_of(block.tag - 1, load_word(heads + i))) yield_block();
       }
       __syncthreads();
     }
