@@ -20,16 +20,6 @@
 
 #include "decode_block.cuh"
 
-#ifdef __CUDACC__
-__device__ __forceinline__ float reciprocal(float value) {
-  float result;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-  return result;
-}
-#else
-static float reciprocal(float value) { return 1.0f / value; }
-#endif
-
 constexpr int EIGHT = 8;
 
 template <int K>

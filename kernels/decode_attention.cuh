@@ -72,14 +72,11 @@ __device__ __forceinline__ void attend(Block &block, int unit, int active, int p
       const int head = first_lane_head() + j;
       if (lane < 4 && head < SHARED_HEADS) {
         shared->head_largest[warp + 1][head] = attention.largest[j];
+        shared->head_total[warp][head] = attention.total[j];
       }
     }
   }
-  __syncthreads();
   combine_warps(block, attention, group, part, active, row_warps);
-  if (active == 1) {
-    __syncthreads();
-  } else {
-    combine_parts(block, group, part, active);
-  }
+  if (active > 1) combine_parts(block, group, part, active);
+  __syncthreads();
 }

@@ -51,6 +51,12 @@ __device__ __forceinline__ void divide_steps(Turn &turn, Joint &joint, int kind,
   for (joint.end = warp + 1; first_step(total, joint.end) < quad_end;) ++joint.end;
 }
 
+// Rows of attention that fit where the words are, a warp's of one head at least.
+constexpr int WORD_BYTES = 2 * WORDS * (LONGEST / 32) * 16;
+constexpr int QUERY_BYTES = QUERY_COLUMNS * (DIM + 8) * 2 + 2 * DIM * 4;
+constexpr int FREE_ROWS = (WORD_BYTES - QUERY_BYTES) / (DIM * 4);
+constexpr int ROW_SLOTS = FREE_ROWS > WARPS ? FREE_ROWS : WARPS;
+
 struct Shared {
   ActivationScale scales[LONGEST / 32];
   // First and last 16 of every 32 activations, a plane for each word; and attention's scratch.
@@ -58,7 +64,7 @@ struct Shared {
     int4 words[2 * WORDS][LONGEST / 32];
     struct {
       half_t queries[QUERY_COLUMNS][DIM + 8];  // rows of different banks
-      float rows[WARPS][DIM], newest_key[DIM], newest_value[DIM];
+      float newest_key[DIM], newest_value[DIM], rows[ROW_SLOTS][DIM];
     } attention;
   };
   // By kind of stage, of quads that a warp shares with the one before and after.
@@ -69,11 +75,8 @@ struct Shared {
   float residual[OWN_QUADS * QUAD];  // the rows of the residual stream that this block adds to
   float2 best[WARPS];
   float2 rotation[DIM / 2];  // sine and cosine, of the step's position
-  // Of each head, and of each part of the cache, by attention.
-  float2 part_weights[SHARED_HEADS + 2 * MOST_PARTS];  // reference, sum of weights
-  float part_values[SHARED_HEADS * DIM + 2 * MOST_PARTS];
-  float head_largest[WARPS + 1][SHARED_HEADS], head_total[WARPS + 1][SHARED_HEADS];
-  float head_most[SHARED_HEADS];
+  // Of each head, by attention.
+  float head_largest[WARPS + 1][SHARED_HEADS], head_total[WARPS][SHARED_HEADS];
   int last;
   Layer layer;  // whose attention comes next
   Work work;  // its pointers would take eighteen registers

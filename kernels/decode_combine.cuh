@@ -21,128 +21,166 @@
 #include "decode_exchange.cuh"
 #include "decode_rows.cuh"
 
-// Of each head the sum over this block's rows goes out: as the result where there is one part.
-__device__ __forceinline__ void combine_warps(Block &block, const WarpAttention &attention,
-                                              int group, int part, int active, int row_warps) {
-  Shared *const shared = block.shared;
-  auto &scratch = shared->attention;
+// The weighted values of heads, `count` from `first` on, that this warp has.
+__device__ __forceinline__ void share_rows(Shared *shared, const WarpAttention &attention,
+                                           int first, int count, int row_warps) {
   const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
-  const bool has_newest = part == active - 1;
-  // Slot 0 is the newest position's, others are the warps'.
-  const auto most_of = [&](int head) {
-    float most = has_newest ? shared->head_largest[0][head] : NOTHING;
-    for (int i = 1; i <= row_warps; ++i) most = fmaxf(most, shared->head_largest[i][head]);
-    return most;
-  };
-  float shrink[LANE_HEADS];
 #pragma unroll
   for (int j = 0; j < LANE_HEADS; ++j) {
-    const int head = first_lane_head() + j;
-    if (warp >= row_warps || head >= SHARED_HEADS) continue;
-    shrink[j] = exp2f(attention.largest[j] - most_of(head));
-    if (lane < 4) shared->head_total[warp + 1][head] = attention.total[j] * shrink[j];
-  }
-  if (warp == WARPS - 1 && lane < SHARED_HEADS) {
-    const float most = most_of(lane);
-    shared->head_most[lane] = most;
-    shared->head_total[0][lane] =
-        has_newest ? exp2f(shared->head_largest[0][lane] - most) : 0.0f;
-  }
-  const int at_once = min(SHARED_HEADS, WARPS / max(row_warps, 1));
-#pragma unroll 1
-  for (int first = 0; first < SHARED_HEADS; first += at_once) {
-    if (first > 0) __syncthreads();
+    const int head = first_lane_head() + j, slot = head - first;
+    if (head >= SHARED_HEADS || slot < 0 || slot >= count) continue;
+    float *const row = shared->attention.rows[slot * row_warps + warp] + lane / 4 * 8;
 #pragma unroll
-    for (int j = 0; j < LANE_HEADS; ++j) {
-      const int head = first_lane_head() + j, slot = head - first;
-      if (warp >= row_warps || head >= SHARED_HEADS || slot < 0 || slot >= at_once) continue;
-      float *const row = scratch.rows[slot * row_warps + warp] + lane / 4 * 8;
-#pragma unroll
-      for (int i = 0; i < 16; i += 4) {
-        *reinterpret_cast<float4 *>(row + i / 8 * 64 + i % 8) = make_float4(
-            attention.element(j, i) * shrink[j], attention.element(j, i + 1) * shrink[j],
-            attention.element(j, i + 2) * shrink[j], attention.element(j, i + 3) * shrink[j]);
-      }
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < min(at_once, SHARED_HEADS - first) * DIM; i += THREADS) {
-      const int head = first + i / DIM, element = i % DIM, number = group * SHARED_HEADS + head;
-      const float newest = shared->head_total[0][head];
-      float total = newest;
-      float value = has_newest ? newest * scratch.newest_value[element] : 0.0f;
-      for (int j = 0; j < row_warps; ++j) {
-        total += shared->head_total[j + 1][head];
-        value += scratch.rows[i / DIM * row_warps + j][element];
-      }
-      if (active == 1) {
-        const float even = value / total, odd = __shfl_xor_sync(EVERY_LANE, even, 1);
-        if (element % 2 == 0) {
-          publish_pair(block.work.heads + pair_slot<QUERY>((number * DIM + element) / 2), even,
-                       odd, block.tag);
-        }
-      } else {
-        publish(block.work.parts + (part * HEADS + number) * DIM + element, value, block.tag);
-        if (element < 2) {
-          publish(block.work.weights + (part * HEADS + number) * 2 + element,
-                  element == 0 ? shared->head_most[head] : total, block.tag);
-        }
-      }
+    for (int i = 0; i < 16; i += 4) {
+      *reinterpret_cast<float4 *>(row + i / 8 * 64 + i % 8) =
+          make_float4(attention.element(j, i), attention.element(j, i + 1),
+                      attention.element(j, i + 2), attention.element(j, i + 3));
     }
   }
 }
 
-// Each unit of a group adds the parts of its share of the group's elements, in their order.
-__device__ __forceinline__ void combine_parts(Block &block, int group, int part, int active) {
-  constexpr int ALL = SHARED_HEADS * DIM;
-  constexpr int COUNT = (ALL + 2 * MOST_PARTS + THREADS - 1) / THREADS;
-  Shared *const shared = block.shared;
-  const int begin = ALL / 2 * part / active * 2;  // pairs
-  const int count = ALL / 2 * (part + 1) / active * 2 - begin;
-  const int first_head = begin / DIM, heads = (begin + count - 1) / DIM - first_head + 1;
-  // The weights' words and the last of the values wait for each other, not for a second trip.
-  uint64_t words[COUNT + 1];
-  const uint64_t *from[COUNT + 1];
-#pragma unroll
-  for (int k = 0; k < COUNT; ++k) {
-    const int i = min(int(threadIdx.x) + k * THREADS, count * active - 1);
-    from[k] = block.work.parts + (i / count * HEADS + group * SHARED_HEADS) * DIM + begin +
-              i % count;
+// Adds the warps' rows of heads, `count` from `first` on, two elements a thread, and sends them out:
+// as the result where there is one part.
+__device__ __forceinline__ void add_rows(const Block &block, int group, int part, int active,
+                                         int first, int count, int row_warps) {
+  constexpr int PAIRS = DIM / 2;
+  const Shared *const shared = block.shared;
+  const auto &scratch = shared->attention;
+  const int slot = threadIdx.x / PAIRS, pair = threadIdx.x % PAIRS, head = first + slot;
+  if (slot >= count) return;
+  // Slot 0 is the newest position's, others are the warps'.
+  const bool has_newest = part == active - 1;
+  float most = has_newest ? shared->head_largest[0][head] : NOTHING;
+#pragma unroll 2
+  for (int i = 1; i <= row_warps; ++i) most = fmaxf(most, shared->head_largest[i][head]);
+  float total = 0.0f;
+  float2 sum = make_float2(0.0f, 0.0f);
+  if (has_newest) {
+    total = exp2f(shared->head_largest[0][head] - most);
+    const float2 newest = reinterpret_cast<const float2 *>(scratch.newest_value)[pair];
+    sum = make_float2(total * newest.x, total * newest.y);
   }
-  const int last = active * heads * 2 - 1, i = min(THREADS - 1 - int(threadIdx.x), last);
-  from[COUNT] = block.work.weights +
-                (i / (heads * 2) * HEADS + group * SHARED_HEADS + first_head) * 2 +
-                i % (heads * 2);
-#pragma unroll
-  for (int k = 0; k <= COUNT; ++k) words[k] = load_word(from[k]);
-#pragma unroll
-  for (int k = 0; k <= COUNT; ++k) {
-    while (uint32_t(words[k] >> 32) != block.tag) {
+#pragma unroll 2
+  for (int i = 0; i < row_warps; ++i) {
+    const float shrink = exp2f(shared->head_largest[i + 1][head] - most);
+    const float2 row =
+        reinterpret_cast<const float2 *>(scratch.rows[slot * row_warps + i])[pair];
+    total = fmaf(shared->head_total[i][head], shrink, total);
+    sum.x = fmaf(row.x, shrink, sum.x);
+    sum.y = fmaf(row.y, shrink, sum.y);
+  }
+  const int number = group * SHARED_HEADS + head;
+  if (active == 1) {
+    const float inverse = reciprocal(total);
+    publish_pair(block.work.heads + pair_slot<QUERY>(number * PAIRS + pair), sum.x * inverse,
+                 sum.y * inverse, block.tag);
+    return;
+  }
+  const int row = part * HEADS + number;
+  uint64_t *const values = block.work.parts + row * DIM + 2 * pair;
+  publish(values, sum.x, block.tag);
+  publish(values + 1, sum.y, block.tag);
+  if (pair > 0) return;
+  publish(block.work.weights + 2 * row, most, block.tag);
+  publish(block.work.weights + 2 * row + 1, total, block.tag);
+}
+
+// Of each head the sum over this block's rows goes out, as many heads at once as find room.
+__device__ __forceinline__ void combine_warps(Block &block, const WarpAttention &attention,
+                                              int group, int part, int active, int row_warps) {
+  const int at_once =
+      min(min(SHARED_HEADS, THREADS / (DIM / 2)), quotient(ROW_SLOTS, max(row_warps, 1)));
+#pragma unroll 1
+  for (int first = 0; first < SHARED_HEADS; first += at_once) {
+    const int count = min(at_once, SHARED_HEADS - first);
+    if (first > 0) __syncthreads();
+    if (threadIdx.x / WARP_SIZE < row_warps) {
+      share_rows(block.shared, attention, first, count, row_warps);
+    }
+    __syncthreads();
+    add_rows(block, group, part, active, first, count, row_warps);
+  }
+}
+
+// Of one head and two neighbouring elements, what a lane has of the parts: their sums, relative to
+// the largest score.
+struct PartSums {
+  float largest, total, even, odd;
+
+  // Waits for one part.
+  __device__ __forceinline__ PartSums(const Work &work, int part, int head, int element,
+                                      uint32_t tag) {
+    const int row = part * HEADS + head;
+    const uint64_t *const weights = work.weights + row * 2;
+    const uint64_t *const values = work.parts + row * DIM + element;
+    ulonglong2 w = load_two_words(weights), v = load_two_words(values);
+    while (!are_values_of(tag, w.x, w.y, v.x, v.y)) {
       yield_block();
-      words[k] = load_word(from[k]);
+      w = load_two_words(weights);
+      v = load_two_words(values);
     }
+    largest = value_of(w.x);
+    total = value_of(w.y);
+    even = value_of(v.x);
+    odd = value_of(v.y);
   }
+  // No part.
+  __device__ __forceinline__ PartSums() : largest(NOTHING), total(0.0f), even(0.0f), odd(0.0f) {}
+
+  __device__ __forceinline__ void add(const PartSums &other) {
+    const float most = fmaxf(largest, other.largest);
+    const float mine = exp2f(largest - most), theirs = exp2f(other.largest - most);
+    largest = most;
+    total = fmaf(total, mine, other.total * theirs);
+    even = fmaf(even, mine, other.even * theirs);
+    odd = fmaf(odd, mine, other.odd * theirs);
+  }
+
+  // Adds those of `width` lanes.
+  __device__ __forceinline__ void add_lanes(int width) {
+    float most = largest;
 #pragma unroll
-  for (int k = 0; k < COUNT; ++k) {
-    const int at = threadIdx.x + k * THREADS;
-    if (at < count * active) shared->part_values[at] = value_of(words[k]);
-  }
-  reinterpret_cast<float *>(shared->part_weights)[i] = value_of(words[COUNT]);
-  __syncthreads();
-  for (int at = 2 * threadIdx.x; at < count; at += 2 * THREADS) {
-    const float2 *const weights = shared->part_weights + (begin + at) / DIM - first_head;
-    float most = NOTHING, total = 0.0f, even = 0.0f, odd = 0.0f;
-#pragma unroll 4
-    for (int j = 0; j < active; ++j) most = fmaxf(most, weights[j * heads].x);
-#pragma unroll 4
-    for (int j = 0; j < active; ++j) {
-      const float2 values =
-          *reinterpret_cast<const float2 *>(shared->part_values + j * count + at);
-      const float shrink = exp2f(weights[j * heads].x - most);
-      total = fmaf(weights[j * heads].y, shrink, total);
-      even = fmaf(values.x, shrink, even);
-      odd = fmaf(values.y, shrink, odd);
+    for (int lanes = WARP_SIZE / 2; lanes > 0; lanes /= 2) {
+      if (lanes < width) most = fmaxf(most, __shfl_xor_sync(EVERY_LANE, most, lanes));
     }
-    publish_pair(block.work.heads + pair_slot<QUERY>((group * ALL + begin + at) / 2),
-                 even / total, odd / total, block.tag);
+    const float shrink = exp2f(largest - most);
+    largest = most;
+    total *= shrink;
+    even *= shrink;
+    odd *= shrink;
+#pragma unroll
+    for (int lanes = WARP_SIZE / 2; lanes > 0; lanes /= 2) {
+      if (lanes >= width) continue;
+      total += __shfl_xor_sync(EVERY_LANE, total, lanes);
+      even += __shfl_xor_sync(EVERY_LANE, even, lanes);
+      odd += __shfl_xor_sync(EVERY_LANE, odd, lanes);
+    }
+  }
+};
+
+// Each unit of a group adds the parts of its share of the group's elements, two elements a group
+// of lanes and a part or two a lane.
+__device__ __forceinline__ void combine_parts(Block &block, int group, int part, int active) {
+  constexpr int PAIRS = SHARED_HEADS * DIM / 2;
+  const Work &work = block.work;
+  const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+  const int begin = quotient(PAIRS * part, active), end = quotient(PAIRS * (part + 1), active);
+  const int width = active > WARP_SIZE / 2 ? WARP_SIZE : 1 << (32 - __clz(active - 1));
+  const int own = lane & (width - 1), at_once = WARP_SIZE / width;
+#pragma unroll 1
+  for (int first = begin + warp * at_once; first < end; first += WARPS * at_once) {
+    const int pair = first + lane / width, number = min(pair, end - 1);
+    const int head = group * SHARED_HEADS + number / (DIM / 2), element = number % (DIM / 2) * 2;
+    PartSums sums;
+    if (own < active) sums = PartSums(work, own, head, element, block.tag);
+    if (own + WARP_SIZE < active) {
+      sums.add(PartSums(work, own + WARP_SIZE, head, element, block.tag));
+    }
+    sums.add_lanes(width);
+    const float inverse = reciprocal(sums.total);
+    if (own == 0 && pair < end) {
+      publish_pair(work.heads + pair_slot<QUERY>(group * PAIRS + pair), sums.even * inverse,
+                   sums.odd * inverse, block.tag);
+    }
   }
 }

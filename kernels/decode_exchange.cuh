@@ -63,6 +63,11 @@ __device__ __forceinline__ float value_of(uint64_t word) {
   return __uint_as_float(uint32_t(word));
 }
 
+template <class... Words>
+__device__ __forceinline__ bool are_values_of(uint32_t tag, Words... words) {
+  return ((uint32_t(words >> 32) ^ tag) | ...) == 0;
+}
+
 // Waits for COUNT values, `stride` slots apart.
 template <int COUNT>
 __device__ __forceinline__ void await(float (&values)[COUNT], const uint64_t *slots, int stride,

@@ -47,6 +47,13 @@ __device__ __forceinline__ half_t float_to_half_unclamped(float value) {
   return bits;
 }
 
+// To within one unit in the last place; a denormal number counts as zero.
+__device__ __forceinline__ float reciprocal(float value) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+}
+
 // Shared memory whose size the launch gives.
 #define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) type name[]
 
@@ -60,6 +67,11 @@ __device__ __forceinline__ half_t float_to_half(float value) {
   value = value > HALF_MAX ? HALF_MAX : value;
   value = value < -HALF_MAX ? -HALF_MAX : value;
   return float_to_half_unclamped(value);
+}
+
+// The quotient of a number below 2^20 and one below 2^10, exactly, in a quarter of the time.
+__device__ __forceinline__ int quotient(int number, int divisor) {
+  return int((float(number) + 0.5f) * reciprocal(float(divisor)));
 }
 
 // Every lane gets the sum over the warp, added in the same order on every lane.

@@ -34,11 +34,12 @@ LAYER_COUNT = 2
 
 @dataclass(frozen=True)
 class Shape:
-    """Heads and the blocks that they run on."""
+    """Heads, the blocks that they run on, and what decides how many rows find room in one."""
 
     heads: int
     groups: int
     blocks: int
+    feed_forward: int = 4096
 
 
 @dataclass
@@ -91,9 +92,10 @@ def attended(layer: Layer, shape: Shape, position: int) -> np.ndarray:
 
 def load(device: Any, shape: Shape) -> None:
     defines = {
-        'DECODE_EMBEDDING': 512, 'DECODE_FEED_FORWARD': 4096, 'DECODE_HEADS': shape.heads,
-        'DECODE_GROUPS': shape.groups, 'DECODE_VOCAB': 512, 'DECODE_WORDS': 2, 'DECODE_DEPTH': 4,
-        'DECODE_BLOCKS': shape.blocks, 'DECODE_FORMATS': 'PackedQ4K'}
+        'DECODE_EMBEDDING': 512, 'DECODE_FEED_FORWARD': shape.feed_forward,
+        'DECODE_HEADS': shape.heads, 'DECODE_GROUPS': shape.groups, 'DECODE_VOCAB': 512,
+        'DECODE_WORDS': 2, 'DECODE_DEPTH': 4, 'DECODE_BLOCKS': shape.blocks,
+        'DECODE_FORMATS': 'PackedQ4K'}
     if device.info.name == 'host shim':
         device.load(KERNEL, defines)
         return
@@ -164,14 +166,18 @@ def test_attention_agrees_with_the_oracle_whatever_arrives_first(
     assert np.linalg.norm(first - expected) <= 2e-5 * np.linalg.norm(expected)
 
 
+@pytest.mark.parametrize(
+    'shape', [Shape(4, 1, 5), Shape(4, 1, 5, 9728), Shape(8, 1, 5, 12288), Shape(4, 1, 41)],
+    ids=str)
 def test_a_long_cache_in_many_parts(
-    make_device: Callable[..., Any], rng: np.random.Generator
+    shape: Shape, make_device: Callable[..., Any], rng: np.random.Generator
 ) -> None:
-    """Parts longer than the block's warps take at once, weights that outgrow the first ones."""
-    shape, position = Shape(4, 1, 5), 1200
+    """Parts longer than a block's warps take at once, or more than a warp has lanes."""
+    position = 1300
     layer = random_layer(shape, position, rng)
+    # Weights outgrow the first ones.
     layer.keys[:position] *= np.linspace(0.1, 4, position).astype(np.float16)[:, None, None]
-    first, again, keys, values = attend(make_device(), shape, position, [layer], 5)
+    first, again, keys, values = attend(make_device(), shape, position, [layer], shape.blocks)
     np.testing.assert_array_equal(first, again)
     layer.keys[position], layer.values[position] = keys[position], values[position]
     expected = attended(layer, shape, position)

@@ -106,6 +106,7 @@ static inline void sincospif(float half_turns, float *sine, float *cosine) {
 #define __sinf sinf
 #define __cosf cosf
 #define __powf powf
+static inline float reciprocal(float value) { return 1.0f / value; }
 static inline float __fdividef(float a, float b) { return a / b; }
 static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 static inline float __fmul_rn(float a, float b) { return a * b; }

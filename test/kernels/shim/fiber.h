@@ -38,7 +38,7 @@ namespace shim {
 
 constexpr int WARP = 32;
 constexpr int MOST_THREADS = 1024;  // of a block
-constexpr int MOST_RESIDENT = 16;   // blocks that run together
+constexpr int MOST_RESIDENT = 48;   // blocks that run together
 constexpr size_t STACK_BYTES = 256 * 1024;  // the sanitizer's report runs on it too
 
 enum class State { ready, warp_operation, barrier, yielded, finished };
