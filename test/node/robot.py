@@ -82,10 +82,10 @@ class NodeProcess:
         self._log.seek(0)
         return self._log.read().decode()
 
-    def end(self, number: int = signal.SIGINT, within_s: float = PATIENCE_S) -> int:
-        """Send a signal and return the exit code."""
+    def end(self, number: int = signal.SIGINT) -> int:
+        """Send a signal and return the exit code: not 0 where the process had to give up."""
         self.process.send_signal(number)
-        return self.process.wait(within_s)
+        return self.process.wait(PATIENCE_S)
 
     def kill(self) -> None:
         if self.process.poll() is None:
@@ -218,7 +218,7 @@ class Robot:
     def of(self, request_id: str) -> list[dict[str, Any]]:
         """All events of a request, whose numbers must be complete."""
         events = [event for event in list(self.events) if event['id'] == request_id]
-        assert [event['seq'] for event in events] == list(range(len(events)))
+        assert [event['seq'] for event in events] == list(range(len(events))), events
         return events
 
     def until(self, kind: str, request_id: str) -> dict[str, Any]:
@@ -266,8 +266,8 @@ class Robot:
         for topic in ('tokens', 'response', 'reasoning'):
             self.said[topic].clear()
 
-    def longest_call_while(self, request_id: str, calls: int) -> float:
-        """Call services while a request runs, then cancel it; seconds that the slowest took."""
+    def call_while(self, request_id: str, calls: int) -> None:
+        """Call services, which do not wait for a request that runs, then cancel it."""
         latencies: dict[str, list[float]] = {'get_state': [], 'set_parameters': []}
         for turn in range(calls):
             before = time.monotonic()
@@ -278,12 +278,11 @@ class Robot:
             latencies['set_parameters'].append(time.monotonic() - between)
         before = time.monotonic()
         self.publish('cancel', request_id)
-        self.end_of(request_id)
+        assert self.end_of(request_id)['finish_reason'] == 'cancelled', 'it ended before'
         latencies['cancel to done'] = [time.monotonic() - before]
         for name, seconds in latencies.items():
             print(f'{name}: median {median(seconds) * 1000:.1f} ms, '
                   f'longest {max(seconds) * 1000:.1f} ms')
-        return max(map(max, latencies.values()))
 
 
 @contextmanager

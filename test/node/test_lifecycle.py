@@ -179,8 +179,7 @@ def test_loading_is_told_in_percent_and_does_not_block_cancel(start: Start) -> N
     assert robot.node.end() == 0
 
 
-# What is promised is 2 s, and printed is what it took; beyond this it hangs.
-ENDS_WITHIN_S = 5.0
+# What is promised is 2 s, and printed is what it took; a process that hangs ends with 1.
 ENDINGS = {
     'while unconfigured': ('model.gguf', ''),
     'while active and idle': ('model.gguf', 'count 1'),
@@ -209,7 +208,7 @@ def test_a_signal_ends_the_process_cleanly(start: Start, when: str, number: int)
     if when == 'while active and idle':
         robot.end_of(running)
     before = time.monotonic()
-    assert robot.node.end(number, ENDS_WITHIN_S) == 0, robot.node.log()
+    assert robot.node.end(number) == 0, robot.node.log()
     print(f'{when}: ended in {time.monotonic() - before:.2f} s')
     assert 'Traceback' not in robot.node.log()
     if when == 'while it generates':
