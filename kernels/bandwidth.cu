@@ -14,22 +14,12 @@
 
 // What the benchmark compares decoding with: bytes read a second, and the clock.
 
-#include "device.cuh"
+#include "clock.cuh"
 
 #ifdef __CUDACC__
 __device__ __forceinline__ uint4 read_once(const uint4 *from) { return __ldcs(from); }
-__device__ __forceinline__ uint64_t nanoseconds() {
-  uint64_t now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  return now;
-}
-__device__ __forceinline__ uint64_t cycles() { return clock64(); }
 #else
 static uint4 read_once(const uint4 *from) { return *from; }
-// A clock of 1 GHz that moves whenever it is read.
-static uint64_t ticks = 0;
-static uint64_t nanoseconds() { return ticks += 1000; }
-static uint64_t cycles() { return ticks; }
 #endif
 
 // Reads count times 16 bytes; out (1) keeps the reads from being left out. Any grid.

@@ -107,7 +107,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 const Stage *stages, const Layer *layers, const uint64_t *turns,
                 const float *output_norm, const Stage *table, const Work *work_place,
                 int32_t layer_count, int32_t parts, int32_t ring_size, float eps,
-                float score_scale) {
+                float score_scale
+#ifdef DECODE_CLOCKS
+                , uint64_t *clock_sums
+#endif
+                ) {
   DYNAMIC_SHARED(uint8_t, memory);
   const int stage_count = layer_count * LAYER_STAGES + 1;
   Block block(memory, stages, stage_count);
@@ -127,21 +131,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   block.tag = *step * layer_count;
   int format = stages[0].format;
   const float *norm = layers[0].attn_norm;
+#ifdef DECODE_CLOCKS
+  start_clock(shared, clock_sums);
+#endif
 #pragma unroll 1
   for (int number = 0; number < stage_count; ++number) {
     const int kind = number + 1 == stage_count ? int(HEAD) : number % LAYER_STAGES;
     const int layer = number / LAYER_STAGES;
     const Share share(quads_of(kind));
+    clock_products(shared, kind);
     if (!reads(kind, share) && number > 0) {
       // Nobody waits for this block, so what it would wait for may be gone.
     } else if (kind == OUTPUT) {
       float v[TURNS<QUERY>][EIGHT];
       await_activations<QUERY, false>(v, work.heads, block.tag);
+      lap(shared, WAIT);
       quantize<QUERY>(shared, v);
       __syncthreads();
     } else if (kind == DOWN) {
       float v[TURNS<FEED_FORWARD>][EIGHT];
       await_activations<FEED_FORWARD, false>(v, work.hidden, block.tag);
+      lap(shared, WAIT);
       quantize<FEED_FORWARD>(shared, v);
       __syncthreads();
     } else {
@@ -153,6 +163,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         await_activations<EMBEDDING, true>(
             v, kind == GATE_UP ? work.attended : work.x, block.tag);
       }
+      lap(shared, WAIT);
       weights.apply(v, shared->squares);
       quantize<EMBEDDING>(shared, v);
       __syncthreads();
@@ -163,6 +174,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     } else if (kind != VALUE) {
       block.norm = norm_factor(shared, eps);
     }
+    lap(shared, QUANTIZE);
     multiply_as<DECODE_FORMATS>(format, block, kind, share, logits);
     // The next stage's format, before the wait rather than after it; norms a stage ahead.
     if (kind != HEAD) format = stages[number + 1].format;
@@ -170,24 +182,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (kind == GATE_UP) prefetch_norm(next_norm(layers, layer, layer_count, output_norm));
     if (kind == QUERY_KEY) {
       if (threadIdx.x == 0) shared->layer = layers[layer];
+      lap(shared, MULTIPLY);
       continue;
     }
     __syncthreads();
+    lap(shared, MULTIPLY);
     const int warp = threadIdx.x / WARP_SIZE;
     if (warp == 0 || (warp == 1 && kind == VALUE)) {
       const int finished = warp == 0 ? kind : int(QUERY_KEY);
       finish_shared(block, finished, Share(quads_of(finished)), logits);
     }
+    lap(shared, FINISH);
     if (kind == OUTPUT) norm = layers[layer].ffn_norm;
     if (kind == DOWN) norm = next_norm(layers, layer, layer_count, output_norm);
     if (kind != VALUE) continue;
     const int active = active_parts(place, parts);
+    clock_attention(shared);
     for (int unit = blockIdx.x; unit < GROUPS * active; unit += BLOCKS) {
       attend(block, unit, active, place, eps, score_scale);
     }
   }
   wait_for_copies<0>();
   choose(block, token, position, step, ring, ring_size);
+  lap(shared, FINISH);
 }
 
 // Bytes of shared memory that a launch of decode_step needs.

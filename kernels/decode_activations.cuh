@@ -18,7 +18,7 @@
 
 #pragma once
 
-#include "decode_block.cuh"
+#include "decode_clocks.cuh"
 
 constexpr int EIGHT = 8;
 

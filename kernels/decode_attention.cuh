@@ -54,6 +54,7 @@ __device__ __forceinline__ void attend(Block &block, int unit, int active, int p
   float query[4];
   receive(block, query, group, has_newest, position, eps, score_scale);
   __syncthreads();
+  lap(shared, WAIT);
   if (has_newest && warp < SHARED_HEADS) {
     float score = 0.0f;
 #pragma unroll
@@ -76,7 +77,10 @@ __device__ __forceinline__ void attend(Block &block, int unit, int active, int p
       }
     }
   }
+  lap(shared, MULTIPLY);
   combine_warps(block, attention, group, part, active, row_warps);
+  lap(shared, FINISH);
   if (active > 1) combine_parts(block, group, part, active);
   __syncthreads();
+  lap(shared, FINISH);
 }

@@ -80,6 +80,11 @@ struct Shared {
   int last;
   Layer layer;  // whose attention comes next
   Work work;  // its pointers would take eighteen registers
+#ifdef DECODE_CLOCKS
+  uint64_t *clock_sums;  // this block's
+  uint64_t last_lap;
+  int clocked;  // the kind of stage
+#endif
 };
 
 struct Block {

@@ -17,7 +17,7 @@
 
 #pragma once
 
-#include "decode_block.cuh"
+#include "decode_clocks.cuh"
 #include "decode_exchange.cuh"
 #include "decode_rows.cuh"
 
@@ -176,6 +176,7 @@ __device__ __forceinline__ void combine_parts(Block &block, int group, int part,
     if (own + WARP_SIZE < active) {
       sums.add(PartSums(work, own + WARP_SIZE, head, element, block.tag));
     }
+    lap(block.shared, WAIT);
     sums.add_lanes(width);
     const float inverse = reciprocal(sums.total);
     if (own == 0 && pair < end) {

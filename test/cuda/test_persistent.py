@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 from reflex_llm_ros.engine.backends.cuda.load_plan import make_plan, PACKED
 from reflex_llm_ros.engine.backends.cuda.packed import STEP_BYTES
-from reflex_llm_ros.engine.backends.cuda.persistent import PersistentDecode
+from reflex_llm_ros.engine.backends.cuda.persistent import CLOCKED, PersistentDecode, PHASES
 from reflex_llm_ros.engine.config import EngineConfig, FastPaths
 from reflex_llm_ros.engine.errors import EngineError
 from reflex_llm_ros.engine.gguf_model import GgufModel
@@ -106,6 +106,44 @@ def test_stream_is_the_argmax_of_forward_and_repeats(
     for _ in range(2):
         stream = backend.stream(token, 0, True, never)
         assert [next(stream) for _ in range(6)] == expected
+
+
+def test_a_kernel_that_counts_its_cycles_computes_the_same(
+    wide_qwen3_path: Path, device: Any, open_backend: Any, rng: np.random.Generator
+) -> None:
+    tokens = [int(token) for token in rng.integers(0, SHAPE.vocab_size, 6)]
+    backend = open_backend(wide_qwen3_path, device)
+    decode = backend.loaded().decode
+
+    def logits() -> list[np.ndarray]:
+        return [backend.forward([token], place) for place, token in enumerate(tokens)]
+
+    expected = logits()
+    with decode.clocked() as counts:
+        np.testing.assert_array_equal(logits(), expected)
+        first = device.download(counts)
+        np.testing.assert_array_equal(logits(), expected)
+        both = device.download(counts)
+    np.testing.assert_array_equal(logits(), expected)
+    np.testing.assert_array_equal(device.download(counts), both)
+    assert backend.counters() == {}
+
+    assert first.shape == (device.info.multiprocessors, len(CLOCKED), len(PHASES))
+    assert (both >= first).all()
+    cycles = first.sum(axis=0)
+    attention = CLOCKED.index('attention')
+    # Nothing is quantized for attention; every other phase there is.
+    assert cycles[attention, PHASES.index('quantize')] == 0
+    assert np.count_nonzero(cycles) == cycles.size - 1
+    if device.info.name != 'host shim':
+        return
+    # There the clock moves by the same whenever it is read: a layer's stage once a layer.
+    wait = first[:, :, PHASES.index('wait')]
+    once = wait[:, CLOCKED.index('head')]
+    for name in ('query, key, value', 'attention output', 'gate, up', 'down'):
+        np.testing.assert_array_equal(wait[:, CLOCKED.index(name)], SHAPE.block_count * once)
+    assert wait[:, attention].sum() == SHAPE.block_count * SHAPE.head_count_kv * once[0]
+    np.testing.assert_array_equal(both, 2 * first)
 
 
 def test_launches_take_over_where_the_kernel_fails(

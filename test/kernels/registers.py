@@ -145,16 +145,20 @@ def _usages(log: str) -> dict[str, Usage]:
     return usages
 
 
-def machine_code(source: KernelSource, version: str, architecture: str) -> bytes:
-    """Compile a source with its headers and return the cubin."""
+def compile_source(
+    source: KernelSource, version: str, architecture: str
+) -> tuple[dict[str, Usage], bytes]:
+    """Compile a source with its headers and return each kernel's usage and the cubin."""
     with tempfile.TemporaryDirectory() as folder:
         for name, text in source.headers.items():
             Path(folder, name).write_text(text)
         path = Path(folder, f'{source.name}.cu')
         path.write_text(source.code)
         library = next(nvrtc_folder(version).glob('libnvrtc.so.*'))
-        return _compile(library, path, [
-            *COMPILE_OPTIONS, f'--gpu-architecture={architecture}', f'-I{folder}'])[1]
+        log, cubin = _compile(library, path, [
+            *COMPILE_OPTIONS, f'--gpu-architecture={architecture}', '--ptxas-options=-v',
+            f'-I{folder}'])
+        return _usages(log), cubin
 
 
 def _compile(library: Path, source: Path, options: list[str]) -> tuple[str, bytes]:

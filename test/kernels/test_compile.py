@@ -14,9 +14,12 @@
 
 """Every kernel compiles for the devices we name, spills nothing and keeps to its registers."""
 
+from dataclasses import replace
 import json
+import re
 
 import pytest
+from reflex_llm_ros.engine.backends.cuda.sources import kernel_source
 import registers
 import shim_build
 
@@ -31,6 +34,36 @@ def test_no_kernel_spills(family: str, version: str, architecture: str) -> None:
     assert sorted(usages) == sorted(shim_build.kernel_names(family))
     spilled = {name: usage.spilled_bytes for name, usage in usages.items()}
     assert spilled == dict.fromkeys(usages, 0)
+
+
+@every_architecture
+@pytest.mark.parametrize('version', [registers.PINNED, registers.NEWEST])
+def test_a_decode_kernel_that_counts_its_cycles_spills_nothing(
+    version: str, architecture: str
+) -> None:
+    usages, _ = registers.compile_source(
+        kernel_source('decode', {'DECODE_CLOCKS': 1}), version, architecture)
+    assert usages['decode_step'].spilled_bytes == 0
+
+
+@every_architecture
+def test_counting_leaves_nothing_where_it_is_off(architecture: str) -> None:
+    source = kernel_source('decode')
+    call = re.compile(r'^  +(lap|clock_\w+)\(.*\);\n', re.MULTILINE)
+    calls = 0
+
+    def without(text: str) -> str:
+        nonlocal calls
+        text, found = call.subn('', text)
+        calls += found
+        return text
+
+    bare = replace(source, code=without(source.code), headers={
+        name: without(text) for name, text in source.headers.items()})
+    assert calls >= 10
+    compiled = [registers.compile_source(each, registers.PINNED, architecture)[1]
+                for each in (source, bare)]
+    assert compiled[0] == compiled[1]
 
 
 def test_the_register_table_holds() -> None:

@@ -71,7 +71,8 @@ def test_a_disassembler_that_cannot_read_a_file_says_so(tmp_path: Path) -> None:
 def test_instructions_a_weight_keep_to_the_bars(kind: str, words: int) -> None:
     nvdisasm = find_nvdisasm()
     assert nvdisasm is not None
-    cubin = registers.machine_code(source_of(kind, words), registers.PINNED, 'sm_87')
+    cubin = registers.compile_source(
+        source_of(kind, words), registers.PINNED, 'sm_87')[1]
     cost = step_cost(disassemble(cubin, nvdisasm), kind, words)
     # A lane has 16 columns of 4 rows, of all 32 lanes.
     assert cost.weights == 64

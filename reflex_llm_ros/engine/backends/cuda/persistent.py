@@ -14,7 +14,8 @@
 
 """The decode step as one persistent kernel (kernels/decode.cu) over packed weights."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 import math
 from typing import Any
 
@@ -54,6 +55,10 @@ SMALLEST_SHARED_BYTES = 128 << 10
 
 WORK_FIELDS = (
     'attended', 'x', 'qkv', 'heads', 'hidden', 'parts', 'weights', 'best', 'arrived')
+
+CLOCKED = ('query, key, value', 'attention', 'attention output', 'gate, up', 'down', 'head')
+PHASES = ('wait', 'quantize', 'multiply', 'finish')
+"""What cycles are counted by, see kernels/decode_clocks.cuh."""
 
 
 def refusal(info: DeviceInfo, model: GgufModel, kv_cache: str) -> str:
@@ -114,7 +119,8 @@ class PersistentDecode:
         self._blocks = device.info.multiprocessors
         matrices = _matrices(weights)
         types = sorted({matrix.kernel_type for matrix in (*matrices, weights.token_embd)})
-        self.shared_bytes = self._compile(config, types, activations)
+        self._step_bytes = max(STEP_BYTES[kind] for kind in types)
+        self._load(defines(config, types, activations, MOST_DEPTH, self._blocks))
         parts = _parts(config, self._blocks)
         work = {name: device.upload(np.zeros(shape, dtype)) for name, shape, dtype in
                 _work_shapes(config, self._blocks)}
@@ -129,7 +135,7 @@ class PersistentDecode:
         count = device.upload(np.zeros(1, np.uint32))
         self._ring, device_ring = device.host_ring(RING_LENGTH)
         scale = config.rope.magnitude ** 2 / math.sqrt(config.head_dim)
-        self._arguments = (
+        self._arguments: tuple[Any, ...] = (
             buffers.tokens, buffers.positions, count, device_ring, buffers.logits, stages, layers,
             device.upload(turns(config.rope.frequencies)), weights.output_norm.data, table, places,
             np.int32(config.block_count), np.int32(parts), np.int32(RING_LENGTH),
@@ -159,22 +165,43 @@ class PersistentDecode:
             return self._simpler.chosen(self._numbers[number % RING_LENGTH])
         return int(self._ring[number % RING_LENGTH])
 
-    def _compile(self, config: ModelConfig, types: Sequence[str], activations: str) -> int:
-        """Load the kernel with the deepest ring that fits; bytes of shared memory it takes."""
-        def load(depth: int) -> int:
-            self._device.load(
-                DECODE, defines(config, types, activations, depth, self._blocks))
-            size = self._device.upload(np.zeros(1, np.int32))
-            self._device.launch(
-                self._device.function(DECODE, 'decode_shared_bytes'), (1,), 1, (size,))
-            return int(self._device.download(size)[0])
+    @contextmanager
+    def clocked(self) -> Iterator[Any]:
+        """
+        Put a kernel that counts cycles in place of the other, for steps of the same results.
 
-        needed = load(MOST_DEPTH)
+        Yields a device array (blocks, len(CLOCKED), len(PHASES)) uint64 to which each step adds
+        what each block's first thread saw.
+        """
+        plain, arguments = self._defines, self._arguments
+        counts = self._device.upload(
+            np.zeros((self._blocks, len(CLOCKED), len(PHASES)), np.uint64))
+        try:
+            self._load({**plain, 'DECODE_CLOCKS': 1})
+            self._arguments = (*arguments, counts)
+            yield counts
+        finally:
+            self._arguments = arguments
+            self._load(plain)
+
+    def _load(self, macros: Mapping[str, int | str]) -> None:
+        """Load the kernel with a ring as deep as the macros say, or the deepest that fits."""
+        needed = self._load_as_it_is(macros)
         excess = needed - self._device.info.shared_bytes
         if excess > 0:
-            a_step = THREADS // 32 * max(STEP_BYTES[kind] for kind in types)
-            needed = load(max(MOST_DEPTH - -(-excess // a_step), LEAST_DEPTH))
-        return needed
+            steps = -(-excess // (THREADS // 32 * self._step_bytes))
+            depth = max(int(macros['DECODE_DEPTH']) - steps, LEAST_DEPTH)
+            macros = {**macros, 'DECODE_DEPTH': depth}
+            needed = self._load_as_it_is(macros)
+        self._defines, self.shared_bytes = macros, needed
+
+    def _load_as_it_is(self, macros: Mapping[str, int | str]) -> int:
+        """Load the kernel; returns the bytes of shared memory that it takes."""
+        self._device.load(DECODE, macros)
+        size = self._device.upload(np.zeros(1, np.int32))
+        self._device.launch(
+            self._device.function(DECODE, 'decode_shared_bytes'), (1,), 1, (size,))
+        return int(self._device.download(size)[0])
 
 
 def _matrices(weights: DenseWeights[DeviceTensor]) -> list[DeviceTensor]:
