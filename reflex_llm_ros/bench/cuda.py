@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What only the CUDA backend can be asked: bandwidth, time by kernel, the host's share."""
+"""What only the CUDA backend can be asked: bandwidth, where a step goes, the host's share."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,9 +22,10 @@ from typing import Any
 
 import numpy as np
 from reflex_llm_ros.bench.measure import fill
-from reflex_llm_ros.bench.result import Decode, Kernel
+from reflex_llm_ros.bench.result import ClockedStep, Decode, Kernel, Phases
 from reflex_llm_ros.engine.backends.cuda.backend import CudaBackend
 from reflex_llm_ros.engine.backends.cuda.buffers import Batch
+from reflex_llm_ros.engine.backends.cuda.persistent import CLOCKED, PersistentDecode
 from reflex_llm_ros.engine.models import dense
 
 BANDWIDTH = 'bandwidth'
@@ -126,12 +127,41 @@ def host_share(backend: CudaBackend, position: int, steps: int = STEPS) -> float
     return max(0.0, 1 - on_device / median(times))
 
 
+def measure_clocked(
+    backend: CudaBackend, position: int, ghz: float, steps: int = STEPS
+) -> ClockedStep:
+    """
+    Let a persistent kernel's blocks count where their cycles go, of the clock given.
+
+    ``steps`` positions around the one given are averaged, and all blocks.
+    """
+    decode, device = backend.loaded().decode, backend.device
+    assert isinstance(decode, PersistentDecode)
+    plain = step_seconds(backend, position, steps)
+
+    def run() -> None:
+        for _ in range(steps):
+            decode.launch()
+
+    def begin() -> None:
+        set_input(backend, 1, max(0, position - steps // 2))
+
+    with decode.clocked() as counts:
+        begin()
+        run()
+        device.write(counts, np.zeros(counts.shape, np.uint64))
+        begin()
+        seconds = device.elapsed(run) / steps
+        microseconds = device.download(counts).mean(axis=0) / steps / ghz / 1e3
+    return ClockedStep(position, plain * 1e6, seconds * 1e6, tuple(
+        Phases(name, *map(float, row)) for name, row in zip(CLOCKED, microseconds, strict=True)))
+
+
 def measure_kernels(backend: CudaBackend, position: int) -> tuple[Kernel, ...]:
     """
     Time every kernel of a decode step of launches: all its launches, one after the other.
 
-    Each reads all layers' weights, so that no cache helps. Of a step that is one persistent
-    kernel these are the launches that would take its place.
+    Each reads all layers' weights, so that no cache helps.
     """
     loaded, device = backend.loaded(), backend.device
     set_input(backend, 1, position)

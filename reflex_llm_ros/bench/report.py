@@ -14,19 +14,25 @@
 
 """A benchmark result for people: tables in the terminal, a picture."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle, zip_longest
 from pathlib import Path
 from typing import Any
 
-from reflex_llm_ros.bench.result import Result
+from reflex_llm_ros.bench.result import ClockedStep, Result
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 INK, FAINT = '#24292f', '#8c959f'
 BLUE = '#2f6fab'
-COLORS = ('#2f6fab', '#e0823d', '#4f9d69', '#b65c78', '#7a6bb0', '#c9a227', '#5aa9b8', '#9a6b4f',
-          '#8c959f')
+PHASES = ('wait', 'quantize', 'multiply', 'finish')
+ATTENTION = 'attention'
+COLORS = ('#2f6fab', '#e0823d', '#4f9d69', '#b65c78', '#7a6bb0', '#8c959f', '#5aa9b8', '#9a6b4f',
+          '#c9a227', '#37617e', '#a8577e', '#6f8f3a')
+MOST_PARTS = 9
+"""Of a bar: the smallest of more are shown as one."""
 
 
 def tables(result: Result) -> Group:
@@ -34,8 +40,11 @@ def tables(result: Result) -> Group:
     shown: list[RenderableType] = [_users_view(result)]
     if result.kernels:
         shown += ['kernels of a step of launches', _kernels(result)]
+    if result.clocked:
+        shown += ['one persistent kernel a step, which counts its cycles: us of an average block',
+                  _clocked(result)]
     if result.lanes:
-        shown += ['activations', _lanes(result)]
+        shown += ['activations, KL from fp16', _lanes(result)]
     for projection in result.projections:
         shown.append(f'{projection.device}, not measured: {projection.tokens_per_s:.1f} tokens/s '
                      f'({projection.assumptions})')
@@ -45,8 +54,9 @@ def tables(result: Result) -> Group:
             for stage in projection.stages]))
     if result.bars:
         shown.append(_table(('<what', '<measured', '<bar', '<', '<command'), [
-            (bar.what, bar.measured, bar.bar, 'met' if bar.met else '[red]missed[/]', bar.command)
-            for bar in result.bars]))
+            (bar.what, bar.measured, bar.bar, 'met' if bar.met else '[red]missed[/]',
+             '"' if before and before.command == bar.command else bar.command)
+            for before, bar in zip((None, *result.bars), result.bars, strict=False)]))
     return Group(*shown)
 
 
@@ -77,11 +87,11 @@ def _table(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
 
 def _users_view(result: Result) -> Table:
     rows = [
-        ('prefill', f'{prefill.tokens}', f'{prefill.tokens_per_s:,.1f}', '',
+        ('prefill', f'{prefill.tokens:,}', f'{prefill.tokens_per_s:,.1f}', '',
          f'{prefill.ttft_ms:,.1f} ms') for prefill in result.prefill]
     for decode in result.decode:
         share = result.share_of_limit(decode)
-        rows.append(('decode', f'at {decode.position}', f'{decode.tokens_per_s:,.1f}',
+        rows.append(('decode', f'at {decode.position:,}', f'{decode.tokens_per_s:,.1f}',
                      f'{share:.1%}' if share else '', ''))
     return _table(('<', 'tokens', 'tokens/s', 'of the read limit', 'first token'), rows)
 
@@ -92,15 +102,45 @@ def _kernels(result: Result) -> Table:
          f'{kernel.microseconds:,.0f}') for kernel in result.kernels])
 
 
+def _clocked(result: Result) -> Table:
+    """Make a table of the parts of a step, a section for each position."""
+    rows = _table(('<', *PHASES, 'us', 'share'), ())
+
+    def add(name: str, phases: Sequence[float], time: float, step: ClockedStep) -> None:
+        rows.add_row(name, *(f'{phase:,.0f}' for phase in phases), f'{time:,.0f}',
+                     f'{time / step.clocked_us:.0%}')
+
+    for step in result.clocked:
+        add(f'step at {step.position:,}',
+            [sum(getattr(part, phase) for part in step.parts) for phase in PHASES],
+            step.clocked_us, step)
+        for part in step.parts:
+            add(f'  {part.name}', [getattr(part, phase) for phase in PHASES], part.microseconds,
+                step)
+        rows.add_row('  launch', *('' for _ in PHASES), f'{step.launch_us:,.0f}',
+                     f'{step.launch_us / step.clocked_us:.0%}')
+        rows.add_row('without counting', *('' for _ in PHASES), f'{step.step_us:,.0f}',
+                     end_section=True)
+    return rows
+
+
 def _lanes(result: Result) -> Table:
-    return _table(
-        ('<activations', '<step', 'KL from fp16', 'largest', '<repeats', '<decode'), [
-            (lane.activations, lane.route, f'{lane.kl:.1e}', f'{lane.most_kl:.1e}',
-             'yes' if lane.repeats else '[red]no[/]', ', '.join(
-                 f'{decode.tokens_per_s:,.0f} tokens/s at {decode.position:,} '
-                 f'({result.share_of_limit(decode):.0%} of the limit)' for decode in lane.decode)
-             + (f'; {lane.few_blocks_ms:.2f} ms on {lane.few_blocks} multiprocessors'
-                if lane.few_blocks_ms else '')) for lane in result.lanes])
+    """Make a table of kinds of activations, a section for each."""
+    rows = _table(
+        ('<activations', 'mean KL', 'largest', '<repeats', '<decode', 'tokens/s', 'of limit'), ())
+    for lane in result.lanes:
+        speeds = [
+            (f'at {decode.position:,}', f'{decode.tokens_per_s:,.0f}',
+             f'{result.share_of_limit(decode):.0%}') for decode in lane.decode]
+        if lane.few_blocks_ms:
+            speeds.append((f'{lane.few_blocks} blocks', f'{1e3 / lane.few_blocks_ms:,.0f}', ''))
+        repeats = 'yes' if lane.repeats else '[red]no[/]'
+        firsts = [(lane.activations, f'{lane.kl:.1e}', f'{lane.most_kl:.1e}', repeats),
+                  (f'  {lane.route}', '', '', '')]
+        for first, speed in zip_longest(firsts, speeds, fillvalue=()):
+            rows.add_row(*(first or 4 * ('',)), *speed)
+        rows.add_section()
+    return rows
 
 
 def plot(result: Result, path: Path) -> None:
@@ -114,12 +154,14 @@ def plot(result: Result, path: Path) -> None:
 
     """
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     stacks = _stacks(result)
+    heights = [0.9 + 0.36 * len(stack.rows) for stack in stacks]
     figure = Figure(
-        figsize=(10, 3.4 + 1.7 * len(stacks)), dpi=150, layout='constrained')
+        figsize=(10, 3.4 + sum(heights)), dpi=150, layout=ConstrainedLayoutEngine(hspace=0.08))
     axes = figure.subplots(
-        1 + len(stacks), 1, squeeze=False, height_ratios=(2.6, *(1 for _ in stacks)))[:, 0]
+        1 + len(stacks), 1, squeeze=False, height_ratios=(2.9, *heights))[:, 0]
     figure.suptitle(
         f'{result.model} on {result.device}, {result.date}', color=INK, fontsize=12, x=0.01,
         ha='left')
@@ -127,49 +169,92 @@ def plot(result: Result, path: Path) -> None:
         *((f'prefill {run.tokens:,}', run.tokens_per_s) for run in result.prefill),
         *((f'decode at {run.position:,}', run.tokens_per_s) for run in result.decode)]
     _bars(axes[0], 'tokens a second', speeds)
-    for axis, (title, parts) in zip(axes[1:], stacks, strict=True):
-        _stack(axis, title, parts)
+    names = dict.fromkeys(name for stack in stacks for name, _ in stack.rows[0].parts)
+    colors = dict(zip(names, cycle(COLORS), strict=False))
+    for axis, stack in zip(axes[1:], stacks, strict=True):
+        _draw(axis, stack, colors)
     figure.savefig(path)
 
 
-def _stacks(result: Result) -> list[tuple[str, list[tuple[str, float]]]]:
-    """Titles, and names and microseconds of what is stacked."""
+@dataclass(frozen=True)
+class _Row:
+    """A bar of names and microseconds, and what stands behind their sum."""
+
+    label: str
+    parts: list[tuple[str, float]]
+    note: str = ''
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """Bars of the same names, one under the other."""
+
+    title: str
+    rows: list[_Row]
+
+
+def _stacks(result: Result) -> list[_Stack]:
     stacks = []
     if result.kernels:
-        stacks.append(('kernels of a step of launches, measured', sorted(
-            ((kernel.name, kernel.microseconds) for kernel in result.kernels),
-            key=lambda part: -part[1])))
+        parts = sorted(((kernel.name, kernel.microseconds) for kernel in result.kernels),
+                       key=lambda part: -part[1])
+        if len(parts) > MOST_PARTS:
+            rest = parts[MOST_PARTS - 1:]
+            parts = [*parts[:MOST_PARTS - 1], ('other', sum(time for _, time in rest))]
+        stacks.append(_Stack('kernels of a step of launches, ms', [_Row('', parts)]))
+    if result.clocked:
+        for title, parts_of in (('by what blocks do', _by_phase), ('by part', _by_part)):
+            stacks.append(_Stack(
+                f'the persistent kernel {title}, ms of an average block that counts its cycles',
+                [_Row(f'at {step.position:,}', parts_of(step),
+                      f' ({step.step_us / 1e3:.2f} without)') for step in result.clocked]))
     stacks += [
-        (f'{projection.device}, from a model of it: {projection.tokens_per_s:.0f} tokens/s',
-         [(stage.name, stage.microseconds) for stage in projection.stages])
+        _Stack(f'{projection.device}, ms by a model of it: {projection.tokens_per_s:.0f} tokens/s',
+               [_Row('', [(stage.name, stage.microseconds) for stage in projection.stages])])
         for projection in result.projections]
     return stacks
 
 
-def _stack(axis: Any, title: str, parts: list[tuple[str, float]]) -> None:
-    """Draw one bar of parts, the smallest of them together, with a legend under it."""
-    if len(parts) > len(COLORS):
-        rest = parts[len(COLORS) - 1:]
-        parts = [*parts[:len(COLORS) - 1], ('other', sum(time for _, time in rest))]
-    total, start = sum(time for _, time in parts), 0.0
-    for color, (name, time) in zip(COLORS, parts, strict=False):
-        axis.barh(
-            0, time / 1e3, left=start / 1e3, color=color, edgecolor='white', height=0.6,
-            label=name)
-        if time > 0.055 * total:
-            axis.text((start + time / 2) / 1e3, 0, f'{time / 1e3:.2f}', ha='center', va='center',
-                      color='white', fontsize=8)
-        start += time
-    axis.set_title(f'{title}; {total / 1e3:.2f} ms a token', loc='left', fontsize=10, color=INK)
-    axis.set_xlim(0, total / 1e3)
-    axis.set_ylim(-0.4, 0.4)
-    axis.set_yticks([])
-    axis.tick_params(labelsize=8, colors=FAINT)
+def _by_phase(step: ClockedStep) -> list[tuple[str, float]]:
+    """Return what a step is made of, attention apart."""
+    products = [part for part in step.parts if part.name != ATTENTION]
+    return [
+        *((name, sum(getattr(part, name) for part in products)) for name in PHASES),
+        *((part.name, part.microseconds) for part in step.parts if part.name == ATTENTION),
+        ('launch', step.launch_us)]
+
+
+def _by_part(step: ClockedStep) -> list[tuple[str, float]]:
+    return [*((part.name, part.microseconds) for part in step.parts), ('launch', step.launch_us)]
+
+
+def _draw(axis: Any, stack: _Stack, colors: Mapping[str, str]) -> None:
+    """Draw bars of parts, the first on top, with a legend under them."""
+    longest = max(sum(time for _, time in row.parts) for row in stack.rows)
+    for index, row in enumerate(stack.rows):
+        start = 0.0
+        for name, time in row.parts:
+            axis.barh(
+                -index, time / 1e3, left=start / 1e3, color=colors[name], edgecolor='white',
+                height=0.7, label=name if index == 0 else None)
+            if time > 0.05 * longest:
+                axis.text((start + time / 2) / 1e3, -index, f'{time / 1e3:.2f}', ha='center',
+                          va='center', color='white', fontsize=8)
+            start += time
+        axis.text(start / 1e3, -index, f'  {start / 1e3:.2f}{row.note}', va='center', color=INK,
+                  fontsize=9)
+    axis.set_title(stack.title, loc='left', fontsize=10, color=INK)
+    axis.set_xlim(0, (1.2 if stack.rows[0].note else 1.08) * longest / 1e3)
+    axis.set_ylim(0.5 - len(stack.rows), 0.5)
+    axis.set_yticks([-index for index in range(len(stack.rows))],
+                    [row.label for row in stack.rows])
+    axis.tick_params(left=False, labelsize=9)
+    axis.tick_params(axis='x', labelsize=8, colors=FAINT)
     axis.spines[['top', 'right', 'left']].set_visible(False)
     axis.spines['bottom'].set_color(FAINT)
     axis.legend(
-        loc='upper center', bbox_to_anchor=(0.5, -0.22), ncols=6, frameon=False, fontsize=8,
-        handlelength=1, handleheight=1, labelcolor=INK)
+        loc='upper center', bbox_to_anchor=(0.5, -0.3 / len(stack.rows)), ncols=7, frameon=False,
+        fontsize=8, handlelength=1, handleheight=1, labelcolor=INK)
 
 
 def _bars(axis: Any, title: str, rows: list[tuple[str, float]]) -> None:

@@ -14,7 +14,7 @@
 
 """What a benchmark run finds."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 import json
 
 
@@ -47,6 +47,42 @@ class Kernel:
     name: str
     launches: int
     microseconds: float
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Microseconds of a part of the persistent kernel in all layers, of an average block."""
+
+    name: str
+    wait: float
+    quantize: float
+    multiply: float
+    finish: float
+
+    @property
+    def microseconds(self) -> float:
+        """The phases' sum."""
+        return self.wait + self.quantize + self.multiply + self.finish
+
+
+@dataclass(frozen=True)
+class ClockedStep:
+    """
+    Where the time of a step of the persistent kernel goes, at ``position``.
+
+    ``step_us`` is the time of a step as it decodes, ``clocked_us`` that of one whose blocks count
+    their cycles; ``parts`` are of the latter.
+    """
+
+    position: int
+    step_us: float
+    clocked_us: float
+    parts: tuple[Phases, ...]
+
+    @property
+    def launch_us(self) -> float:
+        """What no part has: the launch, and what a block does before its first stage."""
+        return max(0.0, self.clocked_us - sum(part.microseconds for part in self.parts))
 
 
 @dataclass(frozen=True)
@@ -155,7 +191,8 @@ class Result:
     lanes: tuple[Lane, ...] = ()
     costs: tuple[StepCost, ...] = ()
     projections: tuple[Projection, ...] = ()
-    bars: tuple[Bar, ...] = field(default=())
+    bars: tuple[Bar, ...] = ()
+    clocked: tuple[ClockedStep, ...] = ()
 
     def to_json(self) -> str:
         """Return the run as indented JSON."""
@@ -167,12 +204,12 @@ class Result:
         run = json.loads(text)
         for name, kind in (('decode', Decode), ('prefill', Prefill), ('kernels', Kernel),
                            ('lanes', Lane), ('costs', StepCost), ('projections', Projection),
-                           ('bars', Bar)):
-            for entry in run[name]:
-                for part, of in (('decode', Decode), ('stages', Stage)):
+                           ('bars', Bar), ('clocked', ClockedStep)):
+            for entry in run.get(name, ()):
+                for part, of in (('decode', Decode), ('stages', Stage), ('parts', Phases)):
                     if part in entry:
                         entry[part] = tuple(of(**fields) for fields in entry[part])
-            run[name] = tuple(kind(**entry) for entry in run[name])
+            run[name] = tuple(kind(**entry) for entry in run.get(name, ()))
         return cls(**run)
 
     def limit_ms(self, position: int) -> float:

@@ -15,8 +15,9 @@
 """
 How fast a model runs on this machine: ``reflex_llm_bench MODEL.gguf``.
 
-Prints prefill, decode and time to first token, and on a GPU the kernels of a decode step and its
-share of the limit, a token's bytes over the read bandwidth measured in the same run. ``--bars``
+Prints prefill, decode and time to first token, and on a GPU where the time of
+a decode step goes and its share of the limit, a token's bytes over the read bandwidth measured in
+the same run. ``--bars``
 adds every kind of activations, a projection to an Orin, and what decoding has to reach.
 ``--json`` and ``--plot`` keep the run; a kept run in place of a model is shown again.
 """
@@ -84,16 +85,18 @@ def run(config: EngineConfig, prefills: Sequence[int], console: Console) -> Resu
             prefill=tuple(prefill), kernels=())
         if backend.name != 'cuda':
             return result
-        status.update('kernels')
-        return _with_device(result, backend, sizes, config, min(POSITION, last))
+        status.update('where the time goes')
+        return _with_device(result, backend, sizes, config, positions)
 
 
 def _with_device(
-    result: Result, backend: Backend, sizes: ModelConfig, config: EngineConfig, position: int
+    result: Result, backend: Backend, sizes: ModelConfig, config: EngineConfig,
+    positions: Sequence[int]
 ) -> Result:
     """Add what only the CUDA backend can be asked."""
     from reflex_llm_ros.bench import cuda
     from reflex_llm_ros.engine.backends.cuda.backend import CudaBackend
+    from reflex_llm_ros.engine.backends.cuda.persistent import PersistentDecode
     from reflex_llm_ros.engine.backends.cuda.q8_activations import KINDS
     from reflex_llm_ros.engine.backends.cuda.q8_choice import Choice
     from reflex_llm_ros.engine.backends.cuda.q8_steps import Q8Steps
@@ -109,12 +112,16 @@ def _with_device(
             f'{choice.chunks(sizes.embedding_length, columns)} chunks')
         for product, kernel in backend.variants().items():
             choices += f'; {product}: {kernel}'
-    return replace(
+    usual = min(POSITION, positions[-1])
+    result = replace(
         result, device=device.info.name, choices=choices,
         copy_gb_per_s=device.copy_bandwidth() / 1e9,
         read_gb_per_s=cuda.read_bandwidth(device) / 1e9, clock_ghz=cuda.clock_ghz(device),
-        host_share=cuda.host_share(backend, position),
-        kernels=cuda.measure_kernels(backend, position))
+        host_share=cuda.host_share(backend, usual))
+    if not isinstance(loaded.decode, PersistentDecode):
+        return replace(result, kernels=cuda.measure_kernels(backend, usual))
+    return replace(result, clocked=tuple(
+        cuda.measure_clocked(backend, position, result.clock_ghz) for position in positions))
 
 
 def with_bars(

@@ -16,22 +16,40 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from reflex_llm_ros.bench import cuda
 from reflex_llm_ros.bench.bars import bars, read_llama_bench
 from reflex_llm_ros.bench.cuda import clock_ghz, host_share, measure_kernels, read_bandwidth
 from reflex_llm_ros.bench.lanes import divergence, measure_lanes
 from reflex_llm_ros.bench.measure import measure_decode, measure_prefill
 from reflex_llm_ros.bench.orin import Orin, project
-from reflex_llm_ros.bench.report import plot
-from reflex_llm_ros.bench.result import Decode, Kernel, Lane, Projection, Result, Stage, StepCost
+from reflex_llm_ros.bench.report import plot, print_report
+from reflex_llm_ros.bench.result import (
+    ClockedStep,
+    Decode,
+    Kernel,
+    Lane,
+    Phases,
+    Projection,
+    Result,
+    Stage,
+    StepCost,
+)
+from reflex_llm_ros.cli import bench
 from reflex_llm_ros.cli.bench import main
+from reflex_llm_ros.engine import backends
 from reflex_llm_ros.engine.config import EngineConfig
 from reflex_llm_ros.engine.gguf_model import GgufModel
+from reflex_llm_ros.synthetic.model_shape import ModelShape
+from reflex_llm_ros.synthetic.qwen3_gguf import generate
+from rich.console import Console
+from shim_device import ShimDevice
 
 LANE = Lane('a8x2', 'PersistentDecode', 5e-5, 1e-3, True, (
     Decode(512, 800.0, 1.25), Decode(16_000, 500.0, 2.0)), 8, 8.0)
@@ -162,6 +180,65 @@ def test_picture_shows_what_a_token_is_made_of(tmp_path: Path) -> None:
     plot(RESULT, tmp_path / 'b.png')
     pixels = [(tmp_path / name).read_bytes() for name in ('a.png', 'b.png')]
     assert pixels[0] != pixels[1] and all(png.startswith(b'\x89PNG') for png in pixels)
+
+
+STEP = ClockedStep(512, 100.0, 120.0, (
+    Phases('query, key, value', 1.0, 2.0, 3.0, 4.0), Phases('attention', 30.0, 0.0, 20.0, 10.0),
+    Phases('head', 5.0, 6.0, 7.0, 8.0)))
+
+
+def test_parts_of_a_step_are_shown_beside_the_step(tmp_path: Path) -> None:
+    run = replace(RESULT, clocked=(STEP, replace(STEP, position=16_000)))
+    assert Result.from_json(run.to_json()) == run
+    assert STEP.launch_us == 24.0  # of 120: 10, 60 and 26 are the parts'
+    console = Console(width=120, record=True, file=(tmp_path / 'shown').open('w'))
+    print_report(run, console)
+    rows = [line.split() for line in console.export_text().splitlines()]
+    assert ['step', 'at', '512', '36', '8', '30', '22', '120', '100%'] in rows
+    assert ['attention', '30', '0', '20', '10', '60', '50%'] in rows
+    assert ['launch', '24', '20%'] in rows
+    assert ['without', 'counting', '100'] in rows
+    assert ['step', 'at', '16,000', '36', '8', '30', '22', '120', '100%'] in rows
+
+
+def test_picture_shows_where_a_step_of_the_persistent_kernel_goes(tmp_path: Path) -> None:
+    pytest.importorskip('matplotlib')
+    slower = replace(STEP, parts=(replace(STEP.parts[0], wait=50.0), *STEP.parts[1:]))
+    for name, step in (('a.png', STEP), ('b.png', STEP), ('c.png', slower)):
+        plot(replace(RESULT, clocked=(step,)), tmp_path / name)
+    first, same, other = ((tmp_path / name).read_bytes() for name in ('a.png', 'b.png', 'c.png'))
+    assert first == same and first != other
+
+
+@pytest.fixture
+def shim_machine(monkeypatch: pytest.MonkeyPatch) -> ShimDevice:
+    """Make the shim this machine's GPU, and the program's measurements short."""
+    device = ShimDevice()
+    monkeypatch.setattr(backends, 'open_device', lambda ordinal: device)
+    monkeypatch.setattr(bench, 'ROOM', 24)
+    monkeypatch.setattr(bench, 'DECODE_TOKENS', 2)
+    for name, short in (('read_bandwidth', {'size': 1 << 14}), ('host_share', {'steps': 2}),
+                        ('clock_ghz', {'nanoseconds': 100_000}),
+                        ('measure_clocked', {'steps': 2})):
+        monkeypatch.setattr(cuda, name, partial(getattr(cuda, name), **short))
+    return device
+
+
+def test_program_shows_where_a_persistent_step_goes(
+    tmp_path: Path, shim_machine: ShimDevice, capsys: pytest.CaptureFixture
+) -> None:
+    path, kept = tmp_path / 'wide.gguf', tmp_path / 'run.json'
+    generate(str(path), ModelShape(
+        block_count=1, embedding_length=512, feed_forward_length=512, head_count=4,
+        head_count_kv=2, head_dim=128, vocab_size=512, context_length=128), seed=4)
+    shim_machine.info = replace(shim_machine.info, multiprocessors=1, shared_bytes=163 << 10)
+    assert main([str(path), '--context', '40', '--prefill', '4', '--json', str(kept)]) == 0
+    run = Result.from_json(kept.read_text())
+    assert [step.position for step in run.clocked] == [0, 16] and not run.kernels
+    for step in run.clocked:
+        assert 0 < step.step_us and 0 <= step.launch_us < step.clocked_us
+        assert [part.name for part in step.parts][1] == 'attention'
+    assert 'step at 16' in capsys.readouterr().out
 
 
 def test_kept_run_is_shown_again_beside_llama_cpp(
