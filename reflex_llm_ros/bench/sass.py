@@ -83,7 +83,8 @@ def disassemble(cubin: bytes, nvdisasm: Path) -> str:
     Raises
     ------
     ValueError
-        This nvdisasm cannot read it; the message is the program's own.
+        This nvdisasm cannot read it; the message is the program's own error, which may come
+        after warnings.
 
     """
     with tempfile.NamedTemporaryFile(suffix='.cubin') as file:
@@ -93,7 +94,8 @@ def disassemble(cubin: bytes, nvdisasm: Path) -> str:
             [str(nvdisasm), '-c', '-ndf', file.name], capture_output=True, text=True)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f'it ended with {done.returncode}']
-        raise ValueError(f'{nvdisasm}: {lines[0]}')
+        raise ValueError(
+            f'{nvdisasm}: {next((line for line in lines if "error" in line), lines[0])}')
     return done.stdout
 
 

@@ -60,7 +60,8 @@ def test_what_is_no_such_loop_is_refused(text: str) -> None:
 
 def test_a_disassembler_that_cannot_read_a_file_says_so(tmp_path: Path) -> None:
     program = tmp_path / 'nvdisasm'
-    program.write_text('#!/bin/sh\necho "error : sm_87 is unknown" >&2\nexit 1\n')
+    program.write_text('#!/bin/sh\n(echo "warning : old format"; echo "error : sm_87 is unknown";'
+                       ' echo) >&2\nexit 1\n')
     program.chmod(0o755)
     with pytest.raises(ValueError, match='nvdisasm: error : sm_87 is unknown$'):
         disassemble(b'', program)
