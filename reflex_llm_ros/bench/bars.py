@@ -30,6 +30,7 @@ HOST_SHARE = 0.03
 INSTRUCTIONS = {('q4k', 1): 1.6, ('q4k', 2): 2.2, ('q6k', 1): 2.0, ('q6k', 2): 2.6}
 ORIN_GB_PER_S, ORIN_GHZ = 102.0, 1.02
 MOST_KL = 1e-3
+LOAD_SHARE = 0.6
 
 
 def read_llama_bench(path: Path) -> dict[int, float]:
@@ -73,6 +74,12 @@ def _bars(result: Result, llama_cpp: Mapping[int, float], command: str) -> Itera
         yield Bar(
             'host share of a token', f'{result.host_share:.1%}', f'under {HOST_SHARE:.0%}',
             result.host_share < HOST_SHARE, command)
+    if result.load:
+        share, rate = result.load.share_of_read, result.file_bytes / result.load.weights_s / 1e9
+        yield Bar(
+            'weights loaded, of read() where a cache has the file',
+            f'{share:.0%} ({result.load.weights_s:.2f} s, {rate:.1f} GB/s)',
+            f'at least {LOAD_SHARE:.0%}', share >= LOAD_SHARE, command)
     for cost in result.costs:
         most = INSTRUCTIONS[cost.kernel_type, cost.words]
         words = 'one word' if cost.words == 1 else 'two words'

@@ -20,7 +20,7 @@ from itertools import cycle, zip_longest
 from pathlib import Path
 from typing import Any
 
-from reflex_llm_ros.bench.result import ClockedStep, Result
+from reflex_llm_ros.bench.result import ClockedStep, Load, Result
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -38,6 +38,8 @@ MOST_PARTS = 9
 def tables(result: Result) -> Group:
     """Return what the terminal shows."""
     shown: list[RenderableType] = [_users_view(result)]
+    if result.load:
+        shown += ['loading, the file read before', _load(result, result.load)]
     if result.kernels:
         shown += ['kernels of a step of launches', _kernels(result)]
     if result.clocked:
@@ -100,6 +102,14 @@ def _kernels(result: Result) -> Table:
     return _table(('<kernel', 'launches', 'us each', 'us a token'), [
         (kernel.name, f'{kernel.launches}', f'{kernel.microseconds / kernel.launches:.1f}',
          f'{kernel.microseconds:,.0f}') for kernel in result.kernels])
+
+
+def _load(result: Result, load: Load) -> Table:
+    rates = [(name, seconds, result.file_bytes / seconds / 1e9) for name, seconds in (
+        ('read()', load.read_s), ('weights', load.weights_s), ('all of it', load.seconds))]
+    return _table(('<', 's', 'GB/s', 'of read()'), [
+        (name, f'{seconds:.2f}', f'{rate:.2f}', f'{load.read_s / seconds:.0%}')
+        for name, seconds, rate in rates])
 
 
 def _clocked(result: Result) -> Table:

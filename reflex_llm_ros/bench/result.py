@@ -86,6 +86,24 @@ class ClockedStep:
 
 
 @dataclass(frozen=True)
+class Load:
+    """
+    Seconds of loading the model, and of it of bringing the weights to their place.
+
+    ``read_s`` is what read() takes for the whole file, read before.
+    """
+
+    seconds: float
+    weights_s: float
+    read_s: float
+
+    @property
+    def share_of_read(self) -> float:
+        """Return the weights' speed as a share of read()'s."""
+        return self.read_s / self.weights_s
+
+
+@dataclass(frozen=True)
 class Lane:
     """
     The decode step with one kind of activations.
@@ -193,6 +211,7 @@ class Result:
     projections: tuple[Projection, ...] = ()
     bars: tuple[Bar, ...] = ()
     clocked: tuple[ClockedStep, ...] = ()
+    load: Load | None = None
 
     def to_json(self) -> str:
         """Return the run as indented JSON."""
@@ -210,6 +229,8 @@ class Result:
                     if part in entry:
                         entry[part] = tuple(of(**fields) for fields in entry[part])
             run[name] = tuple(kind(**entry) for entry in run.get(name, ()))
+        if run.get('load'):
+            run['load'] = Load(**run['load'])
         return cls(**run)
 
     def limit_ms(self, position: int) -> float:

@@ -15,10 +15,10 @@
 """
 How fast a model runs on this machine: ``reflex_llm_bench MODEL.gguf``.
 
-Prints prefill, decode and time to first token, and on a GPU where the time of
+Prints how fast it loads, prefill, decode and time to first token, and on a GPU where the time of
 a decode step goes and its share of the limit, a token's bytes over the read bandwidth measured in
-the same run. ``--bars``
-adds every kind of activations, a projection to an Orin, and what decoding has to reach.
+the same run. ``--bars`` adds every kind of activations, a projection to an Orin, and what has to
+be reached.
 ``--json`` and ``--plot`` keep the run; a kept run in place of a model is shown again.
 """
 
@@ -27,12 +27,14 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 import platform
 import shlex
 import sys
 
 from reflex_llm_ros.bench.bars import bars, LONG_POSITION, POSITION, read_llama_bench
+from reflex_llm_ros.bench.load import measure_load
 from reflex_llm_ros.bench.measure import measure_decode, measure_prefill
 from reflex_llm_ros.bench.report import plot, print_report
 from reflex_llm_ros.bench.result import Result, StepCost
@@ -62,8 +64,9 @@ def run(config: EngineConfig, prefills: Sequence[int], console: Console) -> Resu
             tensor.data.nbytes for name, tensor in model.tensors.items()
             if name != 'token_embd.weight' or sizes.tied_output)
         with console.status('loading') as status:
-            backend = open_backend(
-                model, config, lambda done, step: status.update(f'{done:.0%} {step}'))
+            backend, load = measure_load(
+                config.model_path, partial(open_backend, model, config),
+                lambda done, step: status.update(f'{done:.0%} {step}'))
     with closing(backend), console.status('measuring') as status:
         last = backend.context_length - ROOM
         fitting = [tokens for tokens in prefills if tokens <= last]
@@ -82,7 +85,7 @@ def run(config: EngineConfig, prefills: Sequence[int], console: Console) -> Resu
             position_bytes=kv_bytes_per_position(sizes, config.kv_cache), backend=backend.name,
             device=platform.processor() or platform.machine(), choices='', copy_gb_per_s=0.0,
             read_gb_per_s=0.0, clock_ghz=0.0, host_share=0.0, decode=tuple(decode),
-            prefill=tuple(prefill), kernels=())
+            prefill=tuple(prefill), kernels=(), load=load)
         if backend.name != 'cuda':
             return result
         status.update('where the time goes')
@@ -148,7 +151,8 @@ def with_bars(
         try:
             costs = step_costs(lambda source: compile_cubin(source, (8, 7)), nvdisasm)
         except ValueError as error:
-            print(f'no instructions counted: {error}', file=sys.stderr)
+            print(f'no instructions counted: {error} (pip install nvidia-cuda-nvdisasm '
+                  'brings another)', file=sys.stderr)
     with closing(GgufModel.open(config.model_path)) as model:
         projected = (project(model, costs, 2, POSITION, orin) for orin in ORINS)
         projections = tuple(found for found in projected if found)

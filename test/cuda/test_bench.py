@@ -27,6 +27,7 @@ from reflex_llm_ros.bench import cuda
 from reflex_llm_ros.bench.bars import bars, read_llama_bench
 from reflex_llm_ros.bench.cuda import clock_ghz, host_share, measure_kernels, read_bandwidth
 from reflex_llm_ros.bench.lanes import divergence, measure_lanes
+from reflex_llm_ros.bench.load import measure_load
 from reflex_llm_ros.bench.measure import measure_decode, measure_prefill
 from reflex_llm_ros.bench.orin import Orin, project
 from reflex_llm_ros.bench.report import plot, print_report
@@ -35,6 +36,7 @@ from reflex_llm_ros.bench.result import (
     Decode,
     Kernel,
     Lane,
+    Load,
     Phases,
     Projection,
     Result,
@@ -58,6 +60,7 @@ RESULT = Result(
     weight_bytes=2_000_000_000, position_bytes=100_000, backend='cuda', device='a device',
     choices='', copy_gb_per_s=3900.0, read_gb_per_s=4000.0, clock_ghz=2.04, host_share=0.01,
     decode=(Decode(0, 900.0),), prefill=(), kernels=(Kernel('gemv', 2, 30.0),), lanes=(LANE,),
+    load=Load(2.0, 0.5, 0.25),
     costs=(StepCost('q4k', 1, 64, 96, 60), StepCost('q6k', 2, 64, 192, 130)))
 
 
@@ -74,7 +77,10 @@ def test_cpu_run_is_kept_as_json_and_picture(
     assert run['backend'] == 'cpu' and run['kernels'] == []
     assert all(decode['tokens_per_s'] > 0 for decode in run['decode'])
     assert picture.read_bytes().startswith(b'\x89PNG')
-    assert 'decode' in capsys.readouterr().out
+    load = run['load']
+    assert load['seconds'] >= load['weights_s'] > 0 and load['read_s'] > 0
+    shown = capsys.readouterr().out
+    assert 'decode' in shown and 'of read()' in shown
 
 
 def test_damaged_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -137,12 +143,16 @@ def test_bars_are_met_or_missed_by_what_was_measured() -> None:
         'instructions a weight, Q4K, one word': ('1.50', True),
         'instructions a weight, Q6K, two words': ('3.00', False),
         # 2e9 bytes in 8 ms at half the clock.
+        # 0.25 s by read(), 0.5 s into place: 2.5e9 bytes.
+        'weights loaded, of read() where a cache has the file': ('50% (0.50 s, 5.0 GB/s)', False),
         'a whole step on 8 multiprocessors at 1.02 GHz, a8x2': ('125 GB/s', True),
         'KL(fp16, a8x2), the default': ('5.0e-05 nats', True)}
     assert {what: (bar.measured, bar.met) for what, bar in rows.items()} == expected
     assert not any('llama' in bar.what for bar in bars(RESULT, {}, ''))
     small = bars(replace(RESULT, size=''), {512: 1.0}, '')
     assert not any('decode at 512' in bar.what for bar in small)
+    fast = bars(replace(RESULT, load=Load(9.0, 0.4, 0.25)), {}, '')
+    assert [bar.met for bar in fast if 'loaded' in bar.what] == [True]
 
 
 def test_llama_bench_is_read_by_depth(tmp_path: Path) -> None:
@@ -208,6 +218,26 @@ def test_picture_shows_where_a_step_of_the_persistent_kernel_goes(tmp_path: Path
         plot(replace(RESULT, clocked=(step,)), tmp_path / name)
     first, same, other = ((tmp_path / name).read_bytes() for name in ('a.png', 'b.png', 'c.png'))
     assert first == same and first != other
+
+
+def test_load_is_timed_by_what_the_backend_says(tmp_path: Path) -> None:
+    path = tmp_path / 'file'
+    path.write_bytes(bytes(100_000))
+    told: list[tuple[float, str]] = []
+    clock = iter(range(100))
+
+    def open_it(progress: Callable[[float, str], None]) -> Any:
+        for phrase in ('on a device: weights 3 MiB, of 8 MiB free', 'compiling',
+                       'copying 3 MiB of weights', 'copying 3 MiB of weights', 'warming up'):
+            progress(0.5, phrase)
+        return 'backend'
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('reflex_llm_ros.bench.load.time.monotonic', lambda: next(clock))
+        backend, load = measure_load(str(path), open_it, lambda *step: told.append(step))
+    # Every look at the clock is a second: at both ends of a read and of loading, at each phrase.
+    assert load == Load(seconds=6, weights_s=2, read_s=1) and load.share_of_read == 0.5
+    assert backend == 'backend' and [phrase for _, phrase in told][-1] == 'warming up'
 
 
 @pytest.fixture

@@ -59,6 +59,7 @@ class ReferenceWeights:
         shapes = expected_shapes(model.config)
         arena, stacks, parts = _lay_out(shapes, np.dtype(dtype))
         done = 0
+        on_progress(0.0)
         for name, part in parts.items():
             _dequantize_into(part, model.tensors[name])
             done += part.size

@@ -281,6 +281,7 @@ def _load(
     def report(placed: int) -> None:
         on_progress(0.15 + 0.8 * placed / total, phrase)
 
+    report(0)
     part = part_bytes(model)
     staging = Staging(device, part)
     if plan.placement in (DEVICE, MAPPED):
