@@ -46,6 +46,7 @@ from reflex_llm_ros.bench.result import (
 from reflex_llm_ros.cli import bench
 from reflex_llm_ros.cli.bench import main
 from reflex_llm_ros.engine import backends
+from reflex_llm_ros.engine.backends.cuda import backend as cuda_backend
 from reflex_llm_ros.engine.config import EngineConfig
 from reflex_llm_ros.engine.gguf_model import GgufModel
 from reflex_llm_ros.synthetic.model_shape import ModelShape
@@ -252,6 +253,29 @@ def shim_machine(monkeypatch: pytest.MonkeyPatch) -> ShimDevice:
                         ('measure_clocked', {'steps': 2})):
         monkeypatch.setattr(cuda, name, partial(getattr(cuda, name), **short))
     return device
+
+
+def test_program_prints_which_q8_kernels_were_chosen(
+    tmp_path: Path, shim_machine: ShimDevice, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture
+) -> None:
+    path = tmp_path / 'q8.gguf'
+    generate(str(path), ModelShape(
+        block_count=1, embedding_length=96, feed_forward_length=160, head_count=2,
+        head_count_kv=1, head_dim=32, vocab_size=0, context_length=128), mix='q8_0', seed=3)
+    ends = {'q8_qkv': '_u4', 'q8_add_norm': '', 'q8_gate_up': '_u2', 'q8_head': '_r2'}
+    monkeypatch.setattr(
+        cuda_backend, 'fastest_variants', lambda device, kind, products: {
+            product: ends[product.split()[0]] for product in products})
+    kept = tmp_path / 'run.json'
+    assert main([str(path), '--context', '64', '--prefill', '4', '--json', str(kept)]) == 0
+    shown = ''.join(capsys.readouterr().out.split())
+    # Rows of a product: those of both query heads, the key's and the value's for the first.
+    for choice in ('q8_qkv128x96:q8_qkv_a8x2_u4', 'q8_gate_up160x96:q8_gate_up_a8x2_u2',
+                   'q8_add_norm96x64:q8_add_norm_a8x2', 'q8_add_norm96x160:q8_add_norm_a8x2'):
+        assert f';{choice};' in f'{shown};', choice
+    run = json.loads(kept.read_text())
+    assert 'q8_head_a8x2_r2' in run['choices'] and run['kernels'] and not run['clocked']
 
 
 def test_program_shows_where_a_persistent_step_goes(
