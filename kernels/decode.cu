@@ -30,6 +30,7 @@
 
 #include "decode_activations.cuh"
 #include "decode_attention.cuh"
+#include "decode_clocks.cuh"
 #include "decode_multiply.cuh"
 
 __device__ __forceinline__ float2 better(float2 a, float2 b) {

@@ -18,7 +18,7 @@
 
 #pragma once
 
-#include "decode_clocks.cuh"
+#include "decode_block.cuh"
 
 constexpr int EIGHT = 8;
 

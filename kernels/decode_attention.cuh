@@ -19,6 +19,7 @@
 
 #pragma once
 
+#include "decode_clocks.cuh"
 #include "decode_combine.cuh"
 #include "decode_newest.cuh"
 #include "decode_rows.cuh"
