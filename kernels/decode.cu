@@ -117,7 +117,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   const int stage_count = layer_count * LAYER_STAGES + 1;
   Block block(memory, stages, stage_count);
   Shared *const shared = block.shared;
-  if (threadIdx.x == 0) shared->work = *work_place;
+  if (threadIdx.x == 0) {
+    shared->work = *work_place;
+    shared->next_norm = layers[0].attn_norm;
+  }
   set_rotation(block.shared->rotation, turns, *position);
   if (threadIdx.x < KINDS * WARPS) {
     const int kind = threadIdx.x / WARPS, warp = threadIdx.x % WARPS;
@@ -131,7 +134,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   const int place = *position;
   block.tag = *step * layer_count;
   int format = stages[0].format;
-  const float *norm = layers[0].attn_norm;
 #ifdef DECODE_CLOCKS
   start_clock(shared, clock_sums);
 #endif
@@ -144,19 +146,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (!reads(kind, share) && number > 0) {
       // Nobody waits for this block, so what it would wait for may be gone.
     } else if (kind == OUTPUT) {
-      float v[TURNS<QUERY>][EIGHT];
-      await_activations<QUERY, false>(v, work.heads, block.tag);
-      lap(shared, WAIT);
-      quantize<QUERY>(shared, v);
+      await_and_quantize<QUERY>(shared, work.heads, block.tag);
       __syncthreads();
     } else if (kind == DOWN) {
-      float v[TURNS<FEED_FORWARD>][EIGHT];
-      await_activations<FEED_FORWARD, false>(v, work.hidden, block.tag);
-      lap(shared, WAIT);
-      quantize<FEED_FORWARD>(shared, v);
+      await_and_quantize<FEED_FORWARD>(shared, work.hidden, block.tag);
       __syncthreads();
     } else {
-      const NormWeights weights(norm);
+      const NormWeights weights(kind == GATE_UP ? shared->layer.ffn_norm : shared->next_norm);
       float v[TURNS<EMBEDDING>][EIGHT];
       if (number == 0) {
         embed(v, shared->residual, *table, *token);
@@ -180,7 +176,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     // The next stage's format, before the wait rather than after it; norms a stage ahead.
     if (kind != HEAD) format = stages[number + 1].format;
     if (kind == QUERY_KEY) prefetch_norm(layers[layer].ffn_norm);
-    if (kind == GATE_UP) prefetch_norm(next_norm(layers, layer, layer_count, output_norm));
+    if (kind == GATE_UP) {
+      const float *const norm = next_norm(layers, layer, layer_count, output_norm);
+      prefetch_norm(norm);
+      if (threadIdx.x == 0) shared->next_norm = norm;
+    }
     if (kind == QUERY_KEY) {
       if (threadIdx.x == 0) shared->layer = layers[layer];
       lap(shared, MULTIPLY);
@@ -194,8 +194,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       finish_shared(block, finished, Share(quads_of(finished)), logits);
     }
     lap(shared, FINISH);
-    if (kind == OUTPUT) norm = layers[layer].ffn_norm;
-    if (kind == DOWN) norm = next_norm(layers, layer, layer_count, output_norm);
     if (kind != VALUE) continue;
     const int active = active_parts(place, parts);
     clock_attention(shared);

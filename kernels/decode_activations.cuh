@@ -18,12 +18,14 @@
 
 #pragma once
 
-#include "decode_block.cuh"
+#include "decode_clocks.cuh"
 
 constexpr int EIGHT = 8;
 
 template <int K>
 constexpr int TURNS = (K / EIGHT + THREADS - 1) / THREADS;
+// More at once would take too many registers.
+constexpr int MOST_TURNS = 4;
 
 // Whether a thread has activations in a turn: known early for all turns but the last.
 template <int K>
@@ -31,29 +33,29 @@ __device__ __forceinline__ bool has_eight(int turn, int eight) {
   return (turn + 1) * THREADS <= K / EIGHT || eight < K / EIGHT;
 }
 
-// Waits for K activations that other blocks publish as pairs (see pair_slot); of quads of rows,
-// whose pairs are (0, 2) and (1, 3), where CROSSED.
-template <int K, bool CROSSED>
-__device__ __forceinline__ void await_activations(float (&v)[TURNS<K>][EIGHT],
+// Waits for the activations of COUNT turns, of K that other blocks publish as pairs (see
+// pair_slot); of quads of rows, whose pairs are (0, 2) and (1, 3), where CROSSED.
+template <int K, bool CROSSED, int FIRST = 0, int COUNT>
+__device__ __forceinline__ void await_activations(float (&v)[COUNT][EIGHT],
                                                   const uint64_t *words, uint32_t tag) {
   constexpr int ODD = K / 4;  // words until the second four
   const uint32_t thread = thread_number();
-  ulonglong2 fours[TURNS<K>][2];
+  ulonglong2 fours[COUNT][2];
 #pragma unroll
-  for (int i = 0; i < TURNS<K>; ++i) {
-    const int eight = i * THREADS + thread;
+  for (int i = 0; i < COUNT; ++i) {
+    const int eight = (FIRST + i) * THREADS + thread;
     fours[i][0] = fours[i][1] = {0, 0};
-    if (!has_eight<K>(i, eight)) continue;
+    if (!has_eight<K>(FIRST + i, eight)) continue;
     fours[i][0] = load_two_words(words + 2 * eight);
     fours[i][1] = load_two_words(words + 2 * eight + ODD);
   }
   for (bool late = true; late;) {
     late = false;
 #pragma unroll
-    for (int i = 0; i < TURNS<K>; ++i) {
-      const int eight = i * THREADS + thread;
+    for (int i = 0; i < COUNT; ++i) {
+      const int eight = (FIRST + i) * THREADS + thread;
       const ulonglong2 &a = fours[i][0], &b = fours[i][1];
-      if (!has_eight<K>(i, eight) || are_pairs_of(tag, a.x, a.y, b.x, b.y)) continue;
+      if (!has_eight<K>(FIRST + i, eight) || are_pairs_of(tag, a.x, a.y, b.x, b.y)) continue;
       fours[i][0] = load_two_words(words + 2 * eight);
       fours[i][1] = load_two_words(words + 2 * eight + ODD);
       late = true;
@@ -61,7 +63,7 @@ __device__ __forceinline__ void await_activations(float (&v)[TURNS<K>][EIGHT],
     if (late) yield_block();
   }
 #pragma unroll
-  for (int i = 0; i < TURNS<K>; ++i) {
+  for (int i = 0; i < COUNT; ++i) {
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const float2 first = pair_of(fours[i][k].x), second = pair_of(fours[i][k].y);
@@ -122,17 +124,17 @@ __device__ __forceinline__ int lowest_bytes(const float (&v)[4]) {
   return int(__byte_perm(low, high, 0x5410));
 }
 
-// Quantizes K activations: units of a 127th of the largest of 32.
-template <int K>
-__device__ __forceinline__ void quantize(Shared *shared, const float (&v)[TURNS<K>][EIGHT]) {
+// Quantizes the activations of COUNT turns, of K: units of a 127th of the largest of 32.
+template <int K, int FIRST = 0, int COUNT>
+__device__ __forceinline__ void quantize(Shared *shared, const float (&v)[COUNT][EIGHT]) {
   constexpr int LANES = 32 / EIGHT;
   constexpr float UNIT = WORDS == 2 ? 1.0f / (127.0f * 127.0f) : 1.0f / 127.0f;
   // Below this the reciprocal is no number; such activations are none either.
   constexpr float SMALLEST = 1e-36f;
   const uint32_t thread = thread_number(), part = thread % LANES;
-  float largest[TURNS<K>];
+  float largest[COUNT];
 #pragma unroll
-  for (int i = 0; i < TURNS<K>; ++i) {
+  for (int i = 0; i < COUNT; ++i) {
     largest[i] = fabsf(v[i][0]);
 #pragma unroll
     for (int k = 1; k < EIGHT; ++k) largest[i] = fmaxf(largest[i], fabsf(v[i][k]));
@@ -145,9 +147,10 @@ __device__ __forceinline__ void quantize(Shared *shared, const float (&v)[TURNS<
     }
   }
 #pragma unroll
-  for (int i = 0; i < TURNS<K>; ++i) {
-    if (!has_eight<K>(i, i * THREADS + thread)) break;  // whole warps: K is a multiple of 256
-    const int sub = i * (THREADS / LANES) + thread / LANES;
+  for (int i = 0; i < COUNT; ++i) {
+    // Whole warps: K is a multiple of 256.
+    if (!has_eight<K>(FIRST + i, (FIRST + i) * THREADS + thread)) break;
+    const int sub = (FIRST + i) * (THREADS / LANES) + thread / LANES;
     const float inverse = largest[i] > SMALLEST ? 127.0f * reciprocal(largest[i]) : 0.0f;
     int bytes[WORDS][2], sum = 0;
 #pragma unroll
@@ -175,6 +178,22 @@ __device__ __forceinline__ void quantize(Shared *shared, const float (&v)[TURNS<
       const float unit = largest[i] * UNIT;
       shared->scales[sub] = {unit, unit * float(sum + other), sum, other};
     }
+  }
+}
+
+// Quantizes K activations as they come, as many turns at once as registers allow.
+template <int K, int FIRST = 0>
+__device__ __forceinline__ void await_and_quantize(Shared *shared, const uint64_t *words,
+                                                   uint32_t tag) {
+  constexpr int LEFT = TURNS<K> - FIRST, PASSES_LEFT = (LEFT + MOST_TURNS - 1) / MOST_TURNS;
+  constexpr int COUNT = (LEFT + PASSES_LEFT - 1) / PASSES_LEFT;
+  float v[COUNT][EIGHT];
+  await_activations<K, false, FIRST>(v, words, tag);
+  lap(shared, WAIT);
+  quantize<K, FIRST>(shared, v);
+  if constexpr (COUNT < LEFT) {
+    lap(shared, QUANTIZE);
+    await_and_quantize<K, FIRST + COUNT>(shared, words, tag);
   }
 }
 

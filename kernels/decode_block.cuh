@@ -79,6 +79,7 @@ struct Shared {
   float head_largest[WARPS + 1][SHARED_HEADS], head_total[WARPS][SHARED_HEADS];
   int last;
   Layer layer;  // whose attention comes next
+  const float *next_norm;  // before its queries, or the head
   Work work;  // its pointers would take eighteen registers
 #ifdef DECODE_CLOCKS
   uint64_t *clock_sums;  // this block's
