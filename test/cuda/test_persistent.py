@@ -63,6 +63,14 @@ def every_type_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope='session')
+def long_rows_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Generate a Qwen3 whose longest rows are more than a block quantizes at once."""
+    path = tmp_path_factory.mktemp('models') / 'long-rows.gguf'
+    generate(str(path), replace(SHAPE, block_count=1, feed_forward_length=12800), seed=8)
+    return path
+
+
 @pytest.fixture(params=[1, 3])
 def device(request: pytest.FixtureRequest, make_device: Callable[..., Any]) -> Any:
     """Return a device with the shared memory of one; the shim's runs 1 block or 3 together."""
@@ -76,7 +84,8 @@ def device(request: pytest.FixtureRequest, make_device: Callable[..., Any]) -> A
 
 
 @pytest.mark.parametrize('name, activations', [
-    ('wide_qwen3_path', 'a8'), ('wide_qwen3_path', 'a8x2'), ('every_type_path', 'a8x2')])
+    ('wide_qwen3_path', 'a8'), ('wide_qwen3_path', 'a8x2'), ('every_type_path', 'a8x2'),
+    ('long_rows_path', 'a8x2')])
 def test_decoding_agrees_with_the_oracle(
     name: str, activations: str, request: pytest.FixtureRequest, device: Any, open_backend: Any,
     oracle: Any, rng: np.random.Generator
