@@ -22,14 +22,18 @@
 // quad `first_quad + r / rows_a_quad`, as repack.cu has put it there. Rows 2i and 2i + 1 lie in
 // the same half of a step.
 //
-//   packed_gemm         fp16 y, saturated
-//   packed_gemm_logits  fp32 y
-//   packed_gemm_add     fp32 y = residual + x W^T; y may be residual
+// `output` says what y is; one kernel does it all, as each takes the compiler long:
+//
+//   0  fp16, saturated
+//   1  fp32
+//   2  fp32 residual + x W^T; y may be residual, which is read only here
 
 #include "dot.cuh"
 #include "packed_formats.cuh"
 
 constexpr int MAX_TOKENS = 32, ROWS_PER_WARP = 2;
+
+enum Output { ROUNDED, UNROUNDED, ADDED };
 
 struct RowPlace {
   int first_quad, rows_a_quad, first_row;
@@ -50,15 +54,14 @@ __device__ __forceinline__ void dequantize(float (&w)[8], const uint8_t *quad, i
   }
 }
 
-// Sums of the warp's rows with tokens 0 to n-1; lane t gets token t's. False where there are none.
 template <class Packed, class File>
-__device__ __forceinline__ bool token_sums(float (&mine)[ROWS_PER_WARP], int64_t *at,
-                                           const half_t *__restrict__ x,
-                                           const uint8_t *__restrict__ w, int n, int m, int k,
-                                           const RowPlace &place) {
+__device__ __forceinline__ void multiply(void *y, const float *residual,
+                                         const half_t *__restrict__ x,
+                                         const uint8_t *__restrict__ w, int n, int m, int k,
+                                         const RowPlace &place, int output) {
   const int warp = blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP_SIZE;
   const int row = warp * ROWS_PER_WARP, lane = threadIdx.x % WARP_SIZE;
-  if (row >= m) return false;
+  if (row >= m) return;
   const int64_t quad = place.first_quad + row / place.rows_a_quad;
   const int half = (place.first_row + row % place.rows_a_quad) / 2;
   w += quad * (k / STEP_COLUMNS) * Packed::BYTES;
@@ -80,6 +83,7 @@ __device__ __forceinline__ bool token_sums(float (&mine)[ROWS_PER_WARP], int64_t
       }
     }
   }
+  float mine[ROWS_PER_WARP];  // sums of the token with this lane's number
 #pragma unroll
   for (int t = 0; t < MAX_TOKENS; ++t) {
     if (t >= n) break;
@@ -89,40 +93,24 @@ __device__ __forceinline__ bool token_sums(float (&mine)[ROWS_PER_WARP], int64_t
       if (t == lane) mine[r] = total;
     }
   }
-  *at = int64_t(lane) * m + row;
-  return lane < n;
+  if (lane >= n) return;
+  const int64_t at = int64_t(lane) * m + row;
+  for (int r = 0; r < ROWS_PER_WARP; ++r) {
+    if (output == ROUNDED) {
+      static_cast<half_t *>(y)[at + r] = float_to_half(mine[r]);
+    } else {
+      static_cast<float *>(y)[at + r] = output == ADDED ? residual[at + r] + mine[r] : mine[r];
+    }
+  }
 }
 
-#define PACKED_GEMM(name, Packed, File)                                                     \
-  extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 4) packed_gemm_##name(        \
-      half_t *__restrict__ y, const half_t *__restrict__ x,                                 \
-      const uint8_t *__restrict__ w, int32_t n, int32_t m, int32_t k, int32_t first_quad,   \
-      int32_t rows_a_quad, int32_t first_row) {                                             \
-    float sum[ROWS_PER_WARP];                                                               \
-    int64_t at;                                                                             \
-    const RowPlace place = {first_quad, rows_a_quad, first_row};                            \
-    if (!token_sums<Packed, File>(sum, &at, x, w, n, m, k, place)) return;                  \
-    for (int r = 0; r < ROWS_PER_WARP; ++r) y[at + r] = float_to_half(sum[r]);              \
-  }                                                                                         \
-  extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 4) packed_gemm_logits_##name( \
-      float *__restrict__ y, const half_t *__restrict__ x,                                  \
-      const uint8_t *__restrict__ w, int32_t n, int32_t m, int32_t k, int32_t first_quad,   \
-      int32_t rows_a_quad, int32_t first_row) {                                             \
-    float sum[ROWS_PER_WARP];                                                               \
-    int64_t at;                                                                             \
-    const RowPlace place = {first_quad, rows_a_quad, first_row};                            \
-    if (!token_sums<Packed, File>(sum, &at, x, w, n, m, k, place)) return;                  \
-    for (int r = 0; r < ROWS_PER_WARP; ++r) y[at + r] = sum[r];                             \
-  }                                                                                         \
-  extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 4) packed_gemm_add_##name(    \
-      float *y, const float *residual, const half_t *__restrict__ x,                        \
-      const uint8_t *__restrict__ w, int32_t n, int32_t m, int32_t k, int32_t first_quad,   \
-      int32_t rows_a_quad, int32_t first_row) {                                             \
-    float sum[ROWS_PER_WARP];                                                               \
-    int64_t at;                                                                             \
-    const RowPlace place = {first_quad, rows_a_quad, first_row};                            \
-    if (!token_sums<Packed, File>(sum, &at, x, w, n, m, k, place)) return;                  \
-    for (int r = 0; r < ROWS_PER_WARP; ++r) y[at + r] = residual[at + r] + sum[r];          \
+#define PACKED_GEMM(name, Packed, File)                                                   \
+  extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 4) packed_gemm_##name(      \
+      void *y, const float *residual, const half_t *__restrict__ x,                       \
+      const uint8_t *__restrict__ w, int32_t n, int32_t m, int32_t k, int32_t first_quad, \
+      int32_t rows_a_quad, int32_t first_row, int32_t output) {                           \
+    multiply<Packed, File>(y, residual, x, w, n, m, k,                                    \
+                           RowPlace{first_quad, rows_a_quad, first_row}, output);         \
   }
 
 FOR_EACH_PACKED_FORMAT(PACKED_GEMM)

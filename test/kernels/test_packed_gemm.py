@@ -25,6 +25,8 @@ from test_gemm import gemm, gemm_add
 from test_gemv import random_x
 from test_packed import COLUMNS, every_type, INTERLEAVED, packed, PLAIN, ROWS
 
+ROUNDED, UNROUNDED, ADDED = range(3)
+
 every_placement = pytest.mark.parametrize('places', [PLAIN, INTERLEAVED])
 
 
@@ -49,11 +51,11 @@ def test_products_equal_those_of_the_files_blocks(
     for matrix, where in zip(matrices, places, strict=True):
         rounded = poisoned((tokens, ROWS), np.float16)
         sums, added = poisoned((tokens, ROWS), np.float32), poisoned((tokens, ROWS), np.float32)
-        for name, outputs in (
-                ('packed_gemm', [rounded]), ('packed_gemm_logits', [sums]),
-                ('packed_gemm_add', [added, constant(residual)])):
-            device.run('packed_gemm', f'{name}_{kind}', -(-ROWS // 8), 128, [
-                *outputs, x, data, *shape(tokens), *place(where)])
+        for output, y, read in (
+                (ROUNDED, rounded, rounded), (UNROUNDED, sums, sums), (ADDED, added, residual)):
+            device.run('packed_gemm', f'packed_gemm_{kind}', -(-ROWS // 8), 128, [
+                y, read if read is y else constant(read), x, data, *shape(tokens),
+                *place(where), np.int32(output)])
         np.testing.assert_array_equal(rounded, gemm(device, kind, x, matrix))
         np.testing.assert_array_equal(sums, gemm_add(device, kind, zeros, x, matrix))
         np.testing.assert_array_equal(added, gemm_add(device, kind, residual, x, matrix))

@@ -29,6 +29,8 @@ ROWS_A_BLOCK = 4
 PACKED_ROWS_A_WARP = 2
 UINT32_TYPES = ('q4k',)
 """Types whose blocks lie on multiples of four bytes and have kernels that use it."""
+PACKED_OUTPUTS = ('', 'logits', 'add')
+"""What a product leaves, by the end of its family's name: packed_gemm is told the number."""
 TRIPLES = {('q4k', 'q4k', 'q4k'), ('q4k', 'q4k', 'q6k')}
 
 OPERATION = 'gemv'
@@ -134,10 +136,14 @@ class Matvec:
     ) -> list[Variant]:
         shape = (np.int32(weight.rows), np.int32(weight.columns))
         if isinstance(weight, PackedTensor):
-            name = f'packed_gemm{family[len("gemv"):]}_{weight.kernel_type}'
+            name = f'packed_gemm_{weight.kernel_type}'
+            output = family.partition('_')[2]
+            # A residual that is not read is any array of the right type.
+            residual = () if output == 'add' else arguments[:1]
             warps = weight.rows // PACKED_ROWS_A_WARP
             return [Variant(name, self._launch('packed_gemm', name, warps, (
-                *arguments, np.int32(tokens), *shape, *weight.place)))]
+                *residual, *arguments, np.int32(tokens), *shape, *weight.place,
+                np.int32(PACKED_OUTPUTS.index(output)))))]
         file = family.split('_')[0]
         arguments = (*arguments, *([np.int32(tokens)] if file == 'gemm' else []), *shape)
         return [
