@@ -50,11 +50,22 @@ __device__ __forceinline__ void attend(half_t *out, const half_t *q, const Cache
   }
 }
 
+// Elements of a head: HEAD_DIM where the file is compiled for a model, so that code for others and
+// much arithmetic are gone.
+__device__ __forceinline__ int known(int dim) {
+#ifdef HEAD_DIM
+  return HEAD_DIM;
+#else
+  return dim;
+#endif
+}
+
 // blockIdx.x is the head, blockIdx.y the token.
 template <typename Cache>
 __device__ __forceinline__ void attention(half_t *out, const half_t *q, const Cache &keys,
                                           const Cache &values, const int32_t *positions, int heads,
-                                          int groups, int dim, float scale) {
+                                          int groups, int any_dim, float scale) {
+  const int dim = known(any_dim);
   const int head = blockIdx.x, token = blockIdx.y;
   const int64_t offset = (int64_t(token) * heads + head) * dim;
   const int length = positions[token] + 1, group = head / (heads / groups);
@@ -160,8 +171,8 @@ template <typename Cache>
 __device__ __forceinline__ void split(half_t *out, const half_t *q, const Cache &keys,
                                       const Cache &values, const int32_t *positions, float *sums,
                                       float *tops, uint32_t *counters, int heads, int groups,
-                                      int dim, float scale) {
-  const int length = positions[0] + 1;
+                                      int any_dim, float scale) {
+  const int length = positions[0] + 1, dim = known(any_dim);
   const Chunks chunks{sums, tops, (length + CHUNK - 1) / CHUNK, heads, dim};
   if (blockIdx.y >= chunks.count) return;
   if (dim <= 64) {
@@ -176,6 +187,9 @@ __device__ __forceinline__ void split(half_t *out, const half_t *q, const Cache 
 // Of all kernels below: out and q (tokens, heads, dim) fp16; token n attends to positions 0 to
 // positions[n] of the caches, where its own key and value already are; query head h reads
 // key/value head h / (heads / groups). dim is a multiple of 8 up to 256. Block 128.
+// INT8_CACHE, 0 or 1, leaves out the kernels of the other cache.
+
+#if !defined(INT8_CACHE) || INT8_CACHE == 0
 
 // Grid (groups, n) for any n: the token that positions[0] belongs to, the same to the bit as from
 // attention_decode. sums (C, heads, dim) and tops (C, heads, 2) are scratch, C the chunks of 128
@@ -188,18 +202,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
                     uint32_t *counters, int32_t heads, int32_t groups, int32_t dim, float scale) {
   split(out, q, HalfCache{k_cache}, HalfCache{v_cache}, positions, sums, tops, counters, heads,
         groups, dim, scale);
-}
-
-// With a fourth block a multiprocessor it spills registers.
-extern "C" __global__ void __launch_bounds__(THREADS, 3)
-    attention_split_int8(half_t *__restrict__ out, const half_t *__restrict__ q,
-                         const int8_t *__restrict__ k_cache, const int8_t *__restrict__ v_cache,
-                         const float *__restrict__ k_scales, const float *__restrict__ v_scales,
-                         const int32_t *__restrict__ positions, float *sums, float *tops,
-                         uint32_t *counters, int32_t heads, int32_t groups, int32_t dim,
-                         float scale) {
-  split(out, q, Int8Cache{k_cache, k_scales}, Int8Cache{v_cache, v_scales}, positions, sums, tops,
-        counters, heads, groups, dim, scale);
 }
 
 // Grid (heads, 1): the token that positions[0] belongs to. Shared 128 + 4 * dim + 2 floats.
@@ -218,6 +220,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
                       const int32_t *__restrict__ positions, int32_t heads, int32_t groups,
                       int32_t dim, float scale) {
   attention(out, q, HalfCache{k_cache}, HalfCache{v_cache}, positions, heads, groups, dim, scale);
+}
+
+#endif
+#if !defined(INT8_CACHE) || INT8_CACHE == 1
+
+// With a fourth block a multiprocessor it spills registers.
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
+    attention_split_int8(half_t *__restrict__ out, const half_t *__restrict__ q,
+                         const int8_t *__restrict__ k_cache, const int8_t *__restrict__ v_cache,
+                         const float *__restrict__ k_scales, const float *__restrict__ v_scales,
+                         const int32_t *__restrict__ positions, float *sums, float *tops,
+                         uint32_t *counters, int32_t heads, int32_t groups, int32_t dim,
+                         float scale) {
+  split(out, q, Int8Cache{k_cache, k_scales}, Int8Cache{v_cache, v_scales}, positions, sums, tops,
+        counters, heads, groups, dim, scale);
 }
 
 // Grid (heads, 1).
@@ -241,3 +258,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
   attention(out, q, Int8Cache{k_cache, k_scales}, Int8Cache{v_cache, v_scales}, positions, heads,
             groups, dim, scale);
 }
+
+#endif

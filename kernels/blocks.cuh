@@ -280,8 +280,31 @@ static_assert(sizeof(Q6K::Block) == 210 && sizeof(Q8_0::Block) == 34, "");
 static_assert(sizeof(Q4_0::Block) == 18 && sizeof(Q4_1::Block) == 20, "");
 static_assert(sizeof(Q5_0::Block) == 22 && sizeof(Q5_1::Block) == 24, "");
 
-// Instantiates a kernel for every format: MACRO(suffix of its name, format).
-#define FOR_EACH_FORMAT(MACRO)                                                              \
-  MACRO(q4k, Q4K<Bytes>) MACRO(q4k_uint32, Q4K<Words>) MACRO(q5k, Q5K) MACRO(q6k, Q6K)      \
-  MACRO(q4_0, Q4_0) MACRO(q4_1, Q4_1) MACRO(q5_0, Q5_0) MACRO(q5_1, Q5_1) MACRO(q8_0, Q8_0) \
-  MACRO(f16, F16) MACRO(bf16, BF16) MACRO(f32, F32)
+// The types that a file has kernels for, EACH(type, MACRO): all, or those of the model that it is
+// compiled for.
+#ifndef WEIGHT_TYPES
+#define WEIGHT_TYPES(EACH, MACRO)                                                          \
+  EACH(q4k, MACRO) EACH(q5k, MACRO) EACH(q6k, MACRO) EACH(q4_0, MACRO) EACH(q4_1, MACRO)   \
+  EACH(q5_0, MACRO) EACH(q5_1, MACRO) EACH(q8_0, MACRO) EACH(f16, MACRO) EACH(bf16, MACRO) \
+  EACH(f32, MACRO)
+#endif
+
+// Instantiates a kernel for every format of these types: MACRO(suffix of its name, format).
+#define FOR_EACH_FORMAT(MACRO) WEIGHT_TYPES(FORMATS_OF, MACRO)
+#define FORMATS_OF(type, MACRO) FORMATS_##type(MACRO)
+#define FORMATS_q4k(MACRO) MACRO(q4k, Q4K<Bytes>) MACRO(q4k_uint32, Q4K<Words>)
+#define FORMATS_q5k(MACRO) MACRO(q5k, Q5K)
+#define FORMATS_q6k(MACRO) MACRO(q6k, Q6K)
+#define FORMATS_q4_0(MACRO) MACRO(q4_0, Q4_0)
+#define FORMATS_q4_1(MACRO) MACRO(q4_1, Q4_1)
+#define FORMATS_q5_0(MACRO) MACRO(q5_0, Q5_0)
+#define FORMATS_q5_1(MACRO) MACRO(q5_1, Q5_1)
+#define FORMATS_q8_0(MACRO) MACRO(q8_0, Q8_0)
+#define FORMATS_f16(MACRO) MACRO(f16, F16)
+#define FORMATS_bf16(MACRO) MACRO(bf16, BF16)
+#define FORMATS_f32(MACRO) MACRO(f32, F32)
+
+// In a condition: whether q4k is among the types. Other names there count as 0.
+#define HAS_Q4K (0 WEIGHT_TYPES(PLUS_IS_Q4K, ))
+#define PLUS_IS_Q4K(type, MACRO) +IS_Q4K_##type
+#define IS_Q4K_q4k 1

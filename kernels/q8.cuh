@@ -31,6 +31,24 @@
 
 #include "device.cuh"
 
+// Kernels of a kind of activations: of all kinds, or of the one with Q8_WORDS words that the file
+// is compiled for.
+#if !defined(Q8_WORDS) || Q8_WORDS == 1
+#define FOR_A8(...) __VA_ARGS__
+#else
+#define FOR_A8(...)
+#endif
+#if !defined(Q8_WORDS) || Q8_WORDS == 2
+#define FOR_A8X2(...) __VA_ARGS__
+#else
+#define FOR_A8X2(...)
+#endif
+#if !defined(Q8_WORDS) || Q8_WORDS == 0
+#define FOR_F32(...) __VA_ARGS__
+#else
+#define FOR_F32(...)
+#endif
+
 constexpr int WARPS_PER_BLOCK = 4;
 constexpr int BLOCK_THREADS = WARPS_PER_BLOCK * WARP_SIZE;
 constexpr int GROUP = 32;        // weights or activations that share a scale

@@ -28,6 +28,6 @@
     gemm<X>(y, x, factors, Planes{w, d}, n, m, k, stride, chunk);                        \
   }
 
-GEMM(a8, A8)
-GEMM(a8x2, A8x2)
-GEMM(f32, F32)
+FOR_A8(GEMM(a8, A8))
+FOR_A8X2(GEMM(a8x2, A8x2))
+FOR_F32(GEMM(f32, F32))

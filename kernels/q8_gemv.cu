@@ -58,16 +58,16 @@ __device__ __forceinline__ void gemv(
     gemv<X, UNROLL, ROWS>(y, x, factor, w, d, m, k, 0, k);                               \
   }
 
-GEMV(a8, A8, 1, 1)
-GEMV(a8_u2, A8, 2, 1)
-GEMV(a8_u4, A8, 4, 1)
-GEMV(a8_r2, A8, 2, 2)
-GEMV(a8x2, A8x2, 1, 1)
-GEMV(a8x2_u2, A8x2, 2, 1)
-GEMV(a8x2_u4, A8x2, 4, 1)
-GEMV(a8x2_r2, A8x2, 2, 2)
-GEMV(f32, F32, 1, 1)
-GEMV(f32_r2, F32, 1, 2)
+FOR_A8(GEMV(a8, A8, 1, 1)
+       GEMV(a8_u2, A8, 2, 1)
+       GEMV(a8_u4, A8, 4, 1)
+       GEMV(a8_r2, A8, 2, 2))
+FOR_A8X2(GEMV(a8x2, A8x2, 1, 1)
+         GEMV(a8x2_u2, A8x2, 2, 1)
+         GEMV(a8x2_u4, A8x2, 4, 1)
+         GEMV(a8x2_r2, A8x2, 2, 2))
+FOR_F32(GEMV(f32, F32, 1, 1)
+        GEMV(f32_r2, F32, 1, 2))
 
 // Chunk blockIdx.y of K, `chunk` long, a multiple of 512: partials [chunks][M]. Grid
 // (ceil(M / 4), ceil(K / chunk)).
@@ -81,8 +81,8 @@ GEMV(f32_r2, F32, 1, 2)
                   min(begin + chunk, k));                                                \
   }
 
-GEMV_SPLIT(a8, A8)
-GEMV_SPLIT(a8x2, A8x2)
+FOR_A8(GEMV_SPLIT(a8, A8))
+FOR_A8X2(GEMV_SPLIT(a8x2, A8x2))
 
 // y (M,): the partials [chunks][M], added in ascending order. Grid ceil(M / 128), 128 threads.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)

@@ -82,9 +82,9 @@ __device__ __forceinline__ void norm(
     norm<X>(out, factors, squares, copy, x, y, weight, n, width, eps);                            \
   }
 
-NORM(a8, A8)
-NORM(a8x2, A8x2)
-NORM(f32, F32)
+FOR_A8(NORM(a8, A8))
+FOR_A8X2(NORM(a8x2, A8x2))
+FOR_F32(NORM(f32, F32))
 
 // factors (N,) from the sums of squares (N, width/32) that a fused kernel left. Grid N, block 32.
 extern "C" __global__ void __launch_bounds__(WARP_SIZE)

@@ -66,8 +66,8 @@ struct PackedQ8 {
             stride, chunk);                                                              \
   }
 
-GEMM(a8, A8)
-GEMM(a8x2, A8x2)
+FOR_A8(GEMM(a8, A8))
+FOR_A8X2(GEMM(a8x2, A8x2))
 
 // x (N, E) fp32: rows ids[0..N-1], which lie on the device. Grid (ceil(E / 128), N), 128 threads.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)

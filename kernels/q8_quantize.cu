@@ -27,8 +27,8 @@ __device__ __forceinline__ float to_float(half_t value) { return half_to_float(v
     if (i < int64_t(n) * k) X::store(out, n, k, i, to_float(x[i]));                      \
   }
 
-QUANTIZE(quantize_a8, A8, float)
-QUANTIZE(quantize_a8x2, A8x2, float)
-QUANTIZE(quantize_a8_half, A8, half_t)
-QUANTIZE(quantize_a8x2_half, A8x2, half_t)
-QUANTIZE(quantize_f32_half, F32, half_t)
+FOR_A8(QUANTIZE(quantize_a8, A8, float)
+       QUANTIZE(quantize_a8_half, A8, half_t))
+FOR_A8X2(QUANTIZE(quantize_a8x2, A8x2, float)
+         QUANTIZE(quantize_a8x2_half, A8x2, half_t))
+FOR_F32(QUANTIZE(quantize_f32_half, F32, half_t))

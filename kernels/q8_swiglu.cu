@@ -26,6 +26,6 @@
     if (i < int64_t(n) * k) X::store(out, n, k, i, swiglu(gate[i], up[i]));              \
   }
 
-SWIGLU(swiglu_q8_a8, A8)
-SWIGLU(swiglu_q8_a8x2, A8x2)
-SWIGLU(swiglu_f32, F32)
+FOR_A8(SWIGLU(swiglu_q8_a8, A8))
+FOR_A8X2(SWIGLU(swiglu_q8_a8x2, A8x2))
+FOR_F32(SWIGLU(swiglu_f32, F32))

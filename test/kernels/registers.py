@@ -41,6 +41,8 @@ PACKAGE = 'nvidia-cuda-nvrtc-cu12'
 PINNED, NEWEST = '12.6.*', '12.*'
 ARCHITECTURES = ('sm_87', 'sm_90')
 TABLE = shim_build.TEST_FOLDER / 'registers.json'
+HEAD_DIMS = (64, 128, 256)
+"""One for each way through attention, which is compiled for a model's."""
 SPECIFIED = {'gemm_q4k': 56, 'gemm_q5k': 64, 'gemm_q6k': 64}
 """Registers that the specification reports of the kernels it describes."""
 
@@ -79,7 +81,17 @@ def nvrtc_folder(version: str) -> Path:
     return folder / 'nvidia/cuda_nvrtc/lib'
 
 
-def compile_family(family: str, version: str, architecture: str) -> dict[str, Usage]:
+def units() -> list[tuple[str, shim_build.Defines]]:
+    """Return every kernel file of the project with the macros that it is compiled with."""
+    return [
+        (family, defines) for family in shim_build.families()
+        for defines in ([(('HEAD_DIM', dim),) for dim in HEAD_DIMS] if family == 'attention'
+                        else [()])]
+
+
+def compile_family(
+    family: str, version: str, architecture: str, defines: shim_build.Defines = ()
+) -> dict[str, Usage]:
     """
     Compile a kernel file and return each kernel's usage.
 
@@ -92,7 +104,8 @@ def compile_family(family: str, version: str, architecture: str) -> dict[str, Us
     folder = nvrtc_folder(version)
     source = shim_build.kernel_file(family)
     options = [
-        *COMPILE_OPTIONS, f'--gpu-architecture={architecture}', '--ptxas-options=-v']
+        *COMPILE_OPTIONS, f'--gpu-architecture={architecture}', '--ptxas-options=-v',
+        *(f'-D{macro}={value}' for macro, value in defines)]
     digest = hashlib.sha256(str([family, options, sorted(os.listdir(folder))]).encode())
     library = next(folder.glob('libnvrtc.so.*'))
     digest.update(str(library.stat().st_size).encode())
@@ -110,12 +123,14 @@ def compile_family(family: str, version: str, architecture: str) -> dict[str, Us
 
 
 def compile_all(version: str, architecture: str) -> dict[str, Usage]:
-    """Compile every kernel file of the project and return the usage of every kernel."""
+    """Compile every kernel file of the project; usage by kernel and macros, if it has any."""
     usages: dict[str, Usage] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for family in pool.map(
-                lambda name: compile_family(name, version, architecture), shim_build.families()):
-            usages.update(family)
+        compiled = pool.map(
+            lambda unit: compile_family(unit[0], version, architecture, unit[1]), units())
+        for (_, defines), kernels in zip(units(), compiled, strict=True):
+            end = ''.join(f' {macro}={value}' for macro, value in defines)
+            usages.update({kernel + end: usage for kernel, usage in kernels.items()})
     return usages
 
 

@@ -59,27 +59,26 @@ def families() -> list[str]:
     return sorted(path.stem for path in KERNEL_FOLDER.glob('*.cu'))
 
 
+Defines = tuple[tuple[str, int | str], ...]
+"""Macros that a kernel file is compiled with."""
+
+
 @functools.cache
-def kernel_names(family: str) -> Sequence[str]:
+def kernel_names(family: str, defines: Defines = ()) -> Sequence[str]:
     """Names of the kernels that a file defines, macros expanded."""
     text = _run([
         'g++', *_machine_flags(), '-std=c++17', '-E', '-P', '-DSHIM_LIST_KERNELS',
-        f'-I{KERNEL_FOLDER}', '-include', str(SHIM_FOLDER / 'shim.h'), '-x', 'c++',
+        f'-I{KERNEL_FOLDER}', '-include', str(SHIM_FOLDER / 'shim.h'),
+        *(f'-D{macro}={value}' for macro, value in defines), '-x', 'c++',
         str(kernel_file(family)),
     ])
     return tuple(re.findall(r'extern "C"\s+__global__\s+void\s+(\w+)\s*\(', text))
 
 
 @functools.cache
-def build_library(
-    family: str, sanitize: bool, defines: tuple[tuple[str, int | str], ...] = ()
-) -> Path:
-    """
-    Shared library with the kernels of one file and the function ``shim_launch``.
-
-    ``defines`` are macros that the file is compiled with.
-    """
-    entries = ' '.join(f'SHIM_KERNEL({name})' for name in kernel_names(family))
+def build_library(family: str, sanitize: bool, defines: Defines = ()) -> Path:
+    """Shared library with the kernels of one file and the function ``shim_launch``."""
+    entries = ' '.join(f'SHIM_KERNEL({name})' for name in kernel_names(family, defines))
     macros = ''.join(f'#define {macro} {value}\n' for macro, value in defines)
     text = (f'{macros}#include "shim.h"\n#include "{kernel_file(family)}"\n'
             f'SHIM_EXPORT({entries})\n')
