@@ -59,6 +59,17 @@ def small_qwen3_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope='session')
+def small_q8_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Generate a Qwen3 of two layers in Q8_0 whose rows end within a warp's step."""
+    shape = ModelShape(
+        block_count=2, embedding_length=160, feed_forward_length=544, head_count=4,
+        head_count_kv=2, head_dim=64, vocab_size=0, context_length=128)
+    path = tmp_path_factory.mktemp('models') / 'small-q8_0.gguf'
+    generate(str(path), shape, mix='q8_0', seed=5)
+    return path
+
+
 @pytest.fixture(params=['shim', pytest.param('gpu', marks=pytest.mark.gpu)])
 def make_device(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """Return what makes a device: the kernel shim everywhere, a GPU where there is one."""

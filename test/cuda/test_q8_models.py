@@ -43,17 +43,6 @@ every_kind = pytest.mark.parametrize('kind', sorted(KINDS))
 
 
 @pytest.fixture(scope='session')
-def qwen3_q8_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Generate a Qwen3 of two layers whose rows end within a warp's step."""
-    shape = ModelShape(
-        block_count=2, embedding_length=160, feed_forward_length=544, head_count=4,
-        head_count_kv=2, head_dim=64, vocab_size=0, context_length=128)
-    path = tmp_path_factory.mktemp('models') / 'qwen3-q8_0.gguf'
-    generate(str(path), shape, mix='q8_0', seed=5)
-    return path
-
-
-@pytest.fixture(scope='session')
 def llama_q8_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Generate a llama with an output matrix of its own and rows that are taken in chunks."""
     shape = ModelShape(
@@ -64,7 +53,7 @@ def llama_q8_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(params=['qwen3_q8_path', 'llama_q8_path'])
+@pytest.fixture(params=['small_q8_path', 'llama_q8_path'])
 def q8_path(request: pytest.FixtureRequest) -> Path:
     """Each of the generated models."""
     return request.getfixturevalue(request.param)
@@ -183,13 +172,13 @@ def test_the_variant_changes_nothing(
 @every_kind
 @pytest.mark.parametrize('switch', ['gemv', 'embd', 'norm', 'attn'])
 def test_an_operation_on_the_host_changes_little(
-    qwen3_q8_path: Path, kind: str, switch: str, open_backend: Any, rng: np.random.Generator
+    small_q8_path: Path, kind: str, switch: str, open_backend: Any, rng: np.random.Generator
 ) -> None:
     tokens = random_tokens(rng, 5)
-    expected = open_backend(qwen3_q8_path, ShimDevice(), q8_activations=kind).forward(tokens, 0)
+    expected = open_backend(small_q8_path, ShimDevice(), q8_activations=kind).forward(tokens, 0)
     off = replace(FastPaths(), **{switch: False})
     device = ShimDevice()
-    backend = open_backend(qwen3_q8_path, device, fast=off, q8_activations=kind)
+    backend = open_backend(small_q8_path, device, fast=off, q8_activations=kind)
     kernels = {
         'gemv': ('gemv_', 'gemm_', 'q8_qkv', 'q8_add', 'q8_gate', 'q8_head_'),
         'embd': ('embed',), 'norm': ('rmsnorm', 'add_rmsnorm', 'q8_heads'),
@@ -202,13 +191,13 @@ def test_an_operation_on_the_host_changes_little(
 
 @every_kind
 def test_everything_on_the_host_when_all_kernels_fail(
-    qwen3_q8_path: Path, kind: str, open_backend: Any, oracle: Any, rng: np.random.Generator
+    small_q8_path: Path, kind: str, open_backend: Any, oracle: Any, rng: np.random.Generator
 ) -> None:
     tokens = random_tokens(rng, 5)
     device = ShimDevice()
     device.failing = _AllBut({'split_q8', 'norm_factors'})
-    backend = open_backend(qwen3_q8_path, device, q8_activations=kind)
-    divergence = compare(oracle(qwen3_q8_path, tokens), decoded(backend, tokens))
+    backend = open_backend(small_q8_path, device, q8_activations=kind)
+    divergence = compare(oracle(small_q8_path, tokens), decoded(backend, tokens))
     assert divergence.mean_kl <= MEAN_KL[kind]
     assert set(device.launches) == {'split_q8'}
 
@@ -249,10 +238,10 @@ def test_rewriting_a_position_forgets_what_followed(
 
 @pytest.mark.parametrize('weights', ['device', 'mapped'])
 def test_other_placements_leave_the_file_whole(
-    qwen3_q8_path: Path, weights: str, open_backend: Any
+    small_q8_path: Path, weights: str, open_backend: Any
 ) -> None:
     device = ShimDevice()
-    backend = open_backend(qwen3_q8_path, device, weights=weights)
+    backend = open_backend(small_q8_path, device, weights=weights)
     backend.forward([1, 2, 3], 0)
     assert not set(KERNEL_FILES) & set(device.loaded)
 
@@ -294,11 +283,11 @@ def test_tensors_of_other_types_beside_planes(
     np.testing.assert_array_equal(batched, backend.forward(tokens, 0))
 
 
-def test_memory_is_what_was_planned(qwen3_q8_path: Path, open_backend: Any) -> None:
+def test_memory_is_what_was_planned(small_q8_path: Path, open_backend: Any) -> None:
     device = _Counting()
-    backend = open_backend(qwen3_q8_path, device)
+    backend = open_backend(small_q8_path, device)
     report = backend.memory()
-    config = GgufModel.open(str(qwen3_q8_path)).config
+    config = GgufModel.open(str(small_q8_path)).config
     choice = Choice(KINDS['a8x2'], device.info.multiprocessors)
     assert q8_buffer_bytes(config, choice.kind, choice.partial_rows(config)) < report.scratch
     assert device.allocated <= report.weights + report.kv_cache + report.scratch

@@ -25,8 +25,6 @@ from reflex_llm_ros.engine.backends.cuda import q8_variants
 from reflex_llm_ros.engine.backends.cuda.q8_activations import KINDS
 from reflex_llm_ros.engine.backends.cuda.q8_variants import fastest_variants
 from reflex_llm_ros.engine.config import FastPaths
-from reflex_llm_ros.synthetic.model_shape import ModelShape
-from reflex_llm_ros.synthetic.qwen3_gguf import generate
 from shim_device import ShimDevice
 
 PRODUCTS = ('q8_qkv', 'q8_add_norm', 'q8_gate_up', 'q8_head')
@@ -49,16 +47,6 @@ class Timed(ShimDevice):
         return 0.5 if all(name.endswith(self.fastest) for name in ran) else 1.0
 
 
-@pytest.fixture(scope='module')
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    shape = ModelShape(
-        block_count=2, embedding_length=96, feed_forward_length=160, head_count=2,
-        head_count_kv=1, head_dim=32, vocab_size=0, context_length=128)
-    path = tmp_path_factory.mktemp('models') / 'qwen3-q8_0.gguf'
-    generate(str(path), shape, mix='q8_0', seed=9)
-    return path
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give a cache of its own to a test."""
@@ -78,13 +66,13 @@ def ids(backend: Any) -> list[int]:
 
 @pytest.mark.parametrize('kind', ['a8', 'a8x2'])
 def test_the_fastest_is_taken_and_changes_no_id(
-    path: Path, kind: str, folder: Path, open_backend: Any
+    small_q8_path: Path, kind: str, folder: Path, open_backend: Any
 ) -> None:
     streams = []
     for end in ('_u2', '_u4', '_r2'):
         for file in folder.glob('*'):
             file.unlink()
-        backend = open_backend(path, Timed(end), q8_activations=kind)
+        backend = open_backend(small_q8_path, Timed(end), q8_activations=kind)
         chosen = backend.variants()
         assert {product.split()[0] for product in chosen} == set(PRODUCTS)
         for product, kernel in chosen.items():
@@ -99,36 +87,36 @@ def test_the_fastest_is_taken_and_changes_no_id(
     assert streams[1] == streams[3] == streams[5]
 
 
-def test_fp32_has_nothing_to_choose(path: Path, folder: Path, open_backend: Any) -> None:
-    backend = open_backend(path, Timed('_u2'), q8_activations='f32')
+def test_fp32_has_nothing_to_choose(small_q8_path: Path, folder: Path, open_backend: Any) -> None:
+    backend = open_backend(small_q8_path, Timed('_u2'), q8_activations='f32')
     assert backend.variants() == {} and backend.device.timed == 0
 
 
 def test_what_was_measured_is_kept_for_the_device(
-    path: Path, folder: Path, open_backend: Any
+    small_q8_path: Path, folder: Path, open_backend: Any
 ) -> None:
-    first = open_backend(path, Timed('_u4'))
+    first = open_backend(small_q8_path, Timed('_u4'))
     assert first.device.timed > 0
-    second = open_backend(path, Timed('_u2'))
+    second = open_backend(small_q8_path, Timed('_u2'))
     assert second.device.timed == 0 and second.variants() == first.variants()
 
 
 @pytest.mark.parametrize('switch', ['gemv', 'norm'])
 def test_nothing_is_measured_of_kernels_that_are_off(
-    path: Path, switch: str, folder: Path, open_backend: Any
+    small_q8_path: Path, switch: str, folder: Path, open_backend: Any
 ) -> None:
     device = Timed('_u2')
-    open_backend(path, device, fast=FastPaths(**{switch: False}))
+    open_backend(small_q8_path, device, fast=FastPaths(**{switch: False}))
     assert device.timed == 0
     fused = tuple(f'{name}_a8x2' for name in PRODUCTS)
     assert not [name for name in device.launches if name.startswith(fused)]
 
 
 def test_a_variant_that_is_asked_for_is_not_measured(
-    path: Path, folder: Path, open_backend: Any
+    small_q8_path: Path, folder: Path, open_backend: Any
 ) -> None:
     device = Timed('_u2')
-    backend = open_backend(path, device, q8_variant='u4')
+    backend = open_backend(small_q8_path, device, q8_variant='u4')
     assert device.timed == 0 and not folder.exists()
     backend.forward([1], 0)
     assert {name for name in device.launches if name.startswith('q8_')} == {
