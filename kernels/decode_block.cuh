@@ -88,9 +88,18 @@ struct Shared {
 #endif
 };
 
+// Steps of a warp's ring, which lies before that: the most that fit. Where the least do not, the
+// kernel cannot be launched.
+constexpr int MOST_DEPTH = 10, LEAST_DEPTH = 4;
+constexpr int FITTING = (DECODE_SHARED_BYTES - int(sizeof(Shared))) / (WARPS * MAX_STEP_BYTES);
+constexpr int DEPTH = FITTING > MOST_DEPTH    ? MOST_DEPTH
+                      : FITTING < LEAST_DEPTH ? LEAST_DEPTH
+                                              : FITTING;
+constexpr int RING_BYTES = WARPS * DEPTH * MAX_STEP_BYTES;
+
 struct Block {
   Shared *shared;
-  Stream stream;
+  Stream<DEPTH> stream;
   const Work &work;
   uint32_t tag;  // of the layer
   float norm;    // what sums of the stage are to be multiplied with

@@ -26,14 +26,14 @@
 #define DECODE_GROUPS 8
 #define DECODE_VOCAB 151936
 #define DECODE_WORDS 2
-#define DECODE_DEPTH 6
+#define DECODE_SHARED_BYTES (163 << 10)  // that a block may have
 #define DECODE_BLOCKS 132
 #define DECODE_FORMATS PackedQ4K, PackedQ6K  // of the model; a stage has one's number
 #endif
 
 constexpr int EMBEDDING = DECODE_EMBEDDING, FEED_FORWARD = DECODE_FEED_FORWARD;
 constexpr int HEADS = DECODE_HEADS, GROUPS = DECODE_GROUPS, DIM = 128, VOCAB = DECODE_VOCAB;
-constexpr int WORDS = DECODE_WORDS, DEPTH = DECODE_DEPTH, BLOCKS = DECODE_BLOCKS;
+constexpr int WORDS = DECODE_WORDS, BLOCKS = DECODE_BLOCKS;
 // More warps would leave attention too few registers.
 constexpr int WARPS = 12, THREADS = WARPS * WARP_SIZE;
 constexpr int SHARED_HEADS = HEADS / GROUPS;  // query heads of one key/value head
@@ -41,7 +41,6 @@ constexpr int QUERY = HEADS * DIM, KEY = GROUPS * DIM;
 constexpr int LONGEST = FEED_FORWARD > QUERY ? FEED_FORWARD : QUERY;
 constexpr int MAX_STEP_BYTES = most_step_bytes<DECODE_FORMATS>();
 constexpr int MIN_STEP_BYTES = least_step_bytes<DECODE_FORMATS>();
-constexpr int RING_BYTES = WARPS * DEPTH * MAX_STEP_BYTES;
 constexpr int POSITIONS_A_PART = 32, MOST_PARTS = 64;
 constexpr int ONE_PART = 96;  // positions that are not worth the way through memory
 constexpr int QUERY_COLUMNS = 2 * SHARED_HEADS;  // two numbers a query

@@ -65,6 +65,7 @@ __device__ __forceinline__ int first_step(int steps, int warp) {
 constexpr int COPY_BYTES = WARP_SIZE * 16;  // that a warp copies at once
 
 // Copies this warp's steps of all stages, one after the other, into its ring.
+template <int DEPTH>
 struct Stream {
   const Stage *stages;
   int stage, stage_count, left, step_bytes;

@@ -38,7 +38,7 @@ STEPS = 40
 
 def read_bandwidth(device: Any, size: int = READ_BYTES) -> float:
     """Measure the bytes a second of a kernel that only reads, the best of several."""
-    device.load(BANDWIDTH)
+    device.load({BANDWIDTH: {}})
     data, out = device.empty((size,), np.uint8), device.upload(np.zeros(1, np.uint32))
     function, best = device.function(BANDWIDTH, 'read_bytes'), 0.0
     for blocks in READ_BLOCKS:
@@ -52,7 +52,7 @@ def read_bandwidth(device: Any, size: int = READ_BYTES) -> float:
 
 def clock_ghz(device: Any, nanoseconds: int = CLOCK_NANOSECONDS) -> float:
     """Measure the clock of the multiprocessors, by counting its cycles."""
-    device.load(BANDWIDTH)
+    device.load({BANDWIDTH: {}})
     elapsed = device.upload(np.zeros(2, np.uint64))
     device.launch(
         device.function(BANDWIDTH, 'clock_rate'), (1,), 1, (elapsed, np.int64(nanoseconds)))

@@ -22,6 +22,7 @@ from typing import Any
 import devices
 import numpy as np
 from reflex_llm_ros.engine.backends.cuda.device_info import DeviceInfo
+from reflex_llm_ros.engine.backends.cuda.sources import Defines
 from reflex_llm_ros.engine.errors import DeviceError
 
 
@@ -38,7 +39,7 @@ class ShimDevice:
         self.failing: set[str] = set()
         self.fail_capture = False
         self.launches: dict[str, int] = {}
-        self.loaded: list[str] = []
+        self.loaded: dict[str, Defines] = {}
         self.closed = False
         self._free_bytes = free_bytes
         self._shim = devices.PlainShim()
@@ -47,10 +48,13 @@ class ShimDevice:
     def free_bytes(self) -> int:
         return self._free_bytes
 
-    def load(self, file: str, defines: Mapping[str, int | str] | None = None) -> None:
-        self.loaded.append(file)
-        if defines:
+    def load(
+        self, files: Mapping[str, Defines], on_loaded: Callable[[str], None] = lambda file: None
+    ) -> None:
+        for file, defines in files.items():
+            self.loaded[file] = defines
             self._shim.define(file, defines)
+            on_loaded(file)
 
     def function(self, file: str, kernel: str) -> tuple[str, str]:
         return file, kernel

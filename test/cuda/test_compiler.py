@@ -17,6 +17,7 @@
 from pathlib import Path
 
 import pytest
+from reflex_llm_ros.engine.backends.cuda.kernel_files import WHOLE_FILES
 from reflex_llm_ros.engine.backends.cuda.sources import kernel_source, KernelSource
 from reflex_llm_ros.engine.errors import EngineError
 
@@ -118,7 +119,21 @@ def test_missing_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert '\n' not in str(raised.value)
 
 
-def test_every_kernel_file_compiles() -> None:
-    from reflex_llm_ros.engine.backends.cuda.backend import KERNEL_FILES
-    for name in KERNEL_FILES:
-        assert compiler.compile_cubin(kernel_source(name), CAPABILITY).startswith(b'\x7fELF')
+def test_the_macros_of_a_file_are_part_of_the_key(compilations: list[str]) -> None:
+    for words in (1, 2, 1):
+        compiler.compile_cubin(kernel_source('q8_swiglu', {'Q8_WORDS': words}), CAPABILITY)
+    assert compilations == ['q8_swiglu', 'q8_swiglu']
+
+
+def test_several_are_compiled_at_once_and_each_has_its_name(compilations: list[str]) -> None:
+    sources = [kernel_source(name) for name in WHOLE_FILES]
+    cubins = dict(compiler.compile_cubins(sources, CAPABILITY))
+    assert sorted(compilations) == sorted(cubins) == sorted(WHOLE_FILES)
+    for source in sources:
+        assert cubins[source.name] == compiler.compile_cubin(source, CAPABILITY)
+
+
+def test_what_fails_among_several_is_named(compilations: list[str]) -> None:
+    broken = KernelSource('wrong', 'extern "C" __global__ void f() {\n  nonsense;\n}\n', {})
+    with pytest.raises(EngineError, match=r'wrong\.cu\(2\): .*nonsense'):
+        list(compiler.compile_cubins([SOURCE, broken], CAPABILITY))

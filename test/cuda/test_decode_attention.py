@@ -94,10 +94,10 @@ def load(device: Any, shape: Shape) -> None:
     defines = {
         'DECODE_EMBEDDING': 512, 'DECODE_FEED_FORWARD': shape.feed_forward,
         'DECODE_HEADS': shape.heads, 'DECODE_GROUPS': shape.groups, 'DECODE_VOCAB': 512,
-        'DECODE_WORDS': 2, 'DECODE_DEPTH': 4, 'DECODE_BLOCKS': shape.blocks,
-        'DECODE_FORMATS': 'PackedQ4K'}
+        'DECODE_WORDS': 2, 'DECODE_SHARED_BYTES': device.info.shared_bytes,
+        'DECODE_BLOCKS': shape.blocks, 'DECODE_FORMATS': 'PackedQ4K'}
     if device.info.name == 'host shim':
-        device.load(KERNEL, defines)
+        device.load({KERNEL: defines})
         return
     import cupy
     macros = ''.join(f'#define {name} {value}\n' for name, value in defines.items())

@@ -15,7 +15,7 @@
 """A model on a CUDA device: prefill in batches, decode step by step on the device."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,20 +29,18 @@ from reflex_llm_ros.engine.backends.cuda.buffers import (
 )
 from reflex_llm_ros.engine.backends.cuda.decode import DecodeStep
 from reflex_llm_ros.engine.backends.cuda.dispatch import Dispatcher
+from reflex_llm_ros.engine.backends.cuda.kernel_files import kernel_files
 from reflex_llm_ros.engine.backends.cuda.load_plan import (
     DEVICE,
     LoadPlan,
     make_plan,
     MAPPED,
     PACKED,
-    PLANES,
 )
-from reflex_llm_ros.engine.backends.cuda.packed import PackedPlacement, REPACK
+from reflex_llm_ros.engine.backends.cuda.packed import PackedPlacement
 from reflex_llm_ros.engine.backends.cuda.persistent import PersistentDecode
 from reflex_llm_ros.engine.backends.cuda.q8_activations import KINDS
 from reflex_llm_ros.engine.backends.cuda.q8_choice import Choice, FORCED
-from reflex_llm_ros.engine.backends.cuda.q8_steps import KERNEL_FILES as Q8_KERNEL_FILES
-from reflex_llm_ros.engine.backends.cuda.q8_steps import PACKED_KERNEL_FILES as PACKED_Q8_FILES
 from reflex_llm_ros.engine.backends.cuda.q8_steps import Q8Steps
 from reflex_llm_ros.engine.backends.cuda.q8_variants import fastest_variants
 from reflex_llm_ros.engine.backends.cuda.q8_weights import PlanesPlacement
@@ -51,6 +49,7 @@ from reflex_llm_ros.engine.backends.cuda.sampling import (
     MOST_CANDIDATES,
     SAMPLE,
 )
+from reflex_llm_ros.engine.backends.cuda.sources import Defines
 from reflex_llm_ros.engine.backends.cuda.staging import part_bytes, Staging
 from reflex_llm_ros.engine.backends.cuda.steps import CudaSteps
 from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor, WeightPlacement
@@ -60,10 +59,6 @@ from reflex_llm_ros.engine.gguf_model import GgufModel
 from reflex_llm_ros.engine.memory import MemoryReport
 from reflex_llm_ros.engine.models import dense
 
-KERNEL_FILES = ('norm', 'rope', 'kv_cache', 'attention', 'elementwise', 'argmax', SAMPLE)
-PRODUCT_FILES = {
-    DEVICE: ('embed', 'gemv', 'gemm'), MAPPED: ('embed', 'gemv', 'gemm'),
-    PACKED: (REPACK, 'packed_embed', 'packed_gemm'), PLANES: Q8_KERNEL_FILES}
 STEPS_AHEAD = 2
 """Decode steps launched before the oldest one's token is read."""
 
@@ -109,10 +104,7 @@ class CudaBackend:
             f'{plan.cache >> 20} MiB for {plan.context_length} tokens, scratch '
             f'{plan.scratch >> 20} MiB, of {device.free_bytes() >> 20} MiB free'))
 
-        files = kernel_files(plan)
-        for index, file in enumerate(files):
-            on_progress(0.15 * index / len(files), f'compiling {file}.cu')
-            device.load(file)
+        _compile(device, kernel_files(plan, sizes, config, device.info), on_progress)
         weights, self._weight_bytes = _load(device, model, plan, on_progress)
 
         on_progress(0.95, 'warming up')
@@ -136,7 +128,7 @@ class CudaBackend:
         decode: DecodeStep | PersistentDecode = launches
         if plan.placement == PACKED:
             decode = PersistentDecode(
-                device, sizes, weights, buffers, cache, plan.activations, launches,
+                device, sizes, weights, buffers, cache, plan.types, plan.activations, launches,
                 self._dispatcher)
         sampling = DeviceSampling(
             device, buffers.tokens[:1], buffers.positions[:1], buffers.logits)
@@ -263,12 +255,18 @@ class Loaded:
         self.sampling = sampling
 
 
-def kernel_files(plan: LoadPlan) -> tuple[str, ...]:
-    """Return the kernel files that a model placed like this needs, besides decode.cu."""
-    if plan.placement == PACKED and plan.q8:
-        return (*KERNEL_FILES, REPACK, *PACKED_Q8_FILES)
-    blocks = PRODUCT_FILES[DEVICE] if plan.mixed else ()
-    return (*KERNEL_FILES, *PRODUCT_FILES[plan.placement], *blocks)
+def _compile(device: Any, files: Mapping[str, Defines], on_progress: Progress) -> None:
+    """Load kernel files, saying how many are done."""
+    on_progress(0.0, f'compiling kernels, {len(files)} files')
+    loaded = 0
+
+    def report(file: str) -> None:
+        nonlocal loaded
+        loaded += 1
+        on_progress(0.15 * loaded / len(files), (
+            f'compiling kernels, {loaded} of {len(files)} done: {file}.cu'))
+
+    device.load(files, report)
 
 
 def _load(

@@ -14,7 +14,10 @@
 
 """Kernel source to machine code with NVRTC, kept on disk by everything it depends on."""
 
+from collections.abc import Iterable, Iterator
+from concurrent.futures import as_completed, ThreadPoolExecutor
 import hashlib
+import os
 from pathlib import Path
 
 from cupy.cuda import nvrtc
@@ -23,6 +26,31 @@ from reflex_llm_ros.engine.backends.cuda.sources import COMPILE_OPTIONS, KernelS
 from reflex_llm_ros.engine.errors import EngineError
 
 DIGEST_BYTES = hashlib.sha256().digest_size
+MOST_AT_ONCE = 4
+"""Compilations that may run at the same time; each takes up to 50 MiB."""
+
+
+def compile_cubins(
+    sources: Iterable[KernelSource], capability: tuple[int, int]
+) -> Iterator[tuple[str, bytes]]:
+    """
+    Compile sources on all processors; name and cubin of each as soon as it is done.
+
+    Raises
+    ------
+    EngineError
+        As ``compile_cubin`` does, of the first that fails; those not begun by then are dropped.
+
+    """
+    workers = min(MOST_AT_ONCE, len(os.sched_getaffinity(0)))
+    with ThreadPoolExecutor(workers) as pool:
+        names = {
+            pool.submit(compile_cubin, source, capability): source.name for source in sources}
+        try:
+            for compilation in as_completed(names):
+                yield names[compilation], compilation.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def compile_cubin(source: KernelSource, capability: tuple[int, int]) -> bytes:

@@ -28,9 +28,9 @@ from typing import Any
 
 import cupy as cp
 import numpy as np
-from reflex_llm_ros.engine.backends.cuda.compiler import compile_cubin
+from reflex_llm_ros.engine.backends.cuda.compiler import compile_cubins
 from reflex_llm_ros.engine.backends.cuda.device_info import DeviceInfo
-from reflex_llm_ros.engine.backends.cuda.sources import kernel_source
+from reflex_llm_ros.engine.backends.cuda.sources import Defines, kernel_source
 from reflex_llm_ros.engine.errors import DeviceError, EngineError, OutOfMemoryError
 from reflex_llm_ros.engine.memory import host_free_bytes
 
@@ -84,19 +84,24 @@ class CudaDevice:
             free = int(cp.cuda.runtime.memGetInfo()[0])
         return max(free, host_free_bytes()) if self.info.integrated else free
 
-    def load(self, file: str, defines: Mapping[str, int | str] | None = None) -> None:
+    def load(
+        self, files: Mapping[str, Defines], on_loaded: Callable[[str], None] = lambda file: None
+    ) -> None:
         """
-        Compile and load kernels/``file``.cu; raises EngineError where that fails.
+        Compile and load files of kernels by name, each with its macros, in any order.
 
-        ``defines`` are macros of the file; loading it again replaces what was loaded.
+        What was loaded of a file is replaced. ``on_loaded`` is told each as it is done. Raises
+        EngineError where one fails.
         """
-        cubin = compile_cubin(kernel_source(file, defines or {}), self.info.capability)
-        with _cuda_errors():
-            module = cp.cuda.Module()
-            module.load(cubin)
-        self._modules[file] = module
-        self._functions = {
-            key: function for key, function in self._functions.items() if key[0] != file}
+        sources = [kernel_source(file, defines) for file, defines in files.items()]
+        for file, cubin in compile_cubins(sources, self.info.capability):
+            with _cuda_errors():
+                module = cp.cuda.Module()
+                module.load(cubin)
+            self._modules[file] = module
+            self._functions = {
+                key: function for key, function in self._functions.items() if key[0] != file}
+            on_loaded(file)
 
     def function(self, file: str, kernel: str) -> cp.cuda.Function:
         """Return a kernel of kernels/``file``.cu, which ``load`` has loaded."""

@@ -27,7 +27,7 @@ from reflex_llm_ros.engine.backends.cuda.q8_choice import Choice
 from reflex_llm_ros.engine.backends.cuda.q8_weights import split_names
 from reflex_llm_ros.engine.backends.cuda.sampling import sampling_bytes
 from reflex_llm_ros.engine.backends.cuda.staging import IN_FLIGHT, part_bytes
-from reflex_llm_ros.engine.backends.cuda.weights import placed_bytes
+from reflex_llm_ros.engine.backends.cuda.weights import kernel_type, placed_bytes
 from reflex_llm_ros.engine.config import EngineConfig, FastPaths
 from reflex_llm_ros.engine.errors import EngineError, OutOfMemoryError
 from reflex_llm_ros.engine.gguf_model import GgufModel
@@ -45,13 +45,13 @@ class LoadPlan:
 
     ``placement`` is PACKED for the persistent kernel, PLANES for the kernels of table B, or the
     file's blocks: DEVICE for a copy, MAPPED for the file's pages. ``q8`` says that Q8_0 matrices
-    meet quantized activations, ``mixed`` that there are others beside planes, ``activations``
-    what the persistent kernel takes.
+    meet quantized activations, ``types`` names the kernel types of matrices that are not planes,
+    ``activations`` what the persistent kernel takes.
     """
 
     placement: str
     q8: bool
-    mixed: bool
+    types: tuple[str, ...]
     activations: str
     context_length: int
     weights: int
@@ -154,8 +154,7 @@ def _fit(device: Any, model: GgufModel, config: EngineConfig, placement: str) ->
         placed_bytes(tensor) for tensor in model.tensors.values()
         if not only_vectors or len(tensor.shape) == 1)
     scratch = sampling_bytes(sizes.vocab_size) + (IN_FLIGHT + 1) * part_bytes(model)
-    whole = all_q8(model)
-    q8 = placement == PLANES or placement == PACKED and whole
+    q8 = placement == PLANES or placement == PACKED and all_q8(model)
     if q8:
         choice = Choice(KINDS[config.q8_activations], multiprocessors)
         scratch += q8_buffer_bytes(sizes, choice.kind, choice.partial_rows(sizes))
@@ -172,8 +171,12 @@ def _fit(device: Any, model: GgufModel, config: EngineConfig, placement: str) ->
         sizes, weights=weights, position_bytes=position_bytes - (-chunk // ATTENTION_CHUNK),
         scratch=scratch + buffers(ATTENTION_CHUNK), free=device.free_bytes(),
         context_length=config.context_length, limit_mb=config.memory_limit_mb)
+    split = split_names(model) if placement == PLANES else set()
+    types = {
+        kernel_type(tensor) for name, tensor in model.tensors.items()
+        if len(tensor.shape) == 2 and name not in split}
     return LoadPlan(
-        placement, q8, placement == PLANES and not whole,
+        placement, q8, tuple(sorted(types)),
         decode_activations(model, config) if placement == PACKED else '',
         context_length, weights, context_length * position_bytes,
         scratch + buffers(context_length))

@@ -14,7 +14,7 @@
 
 """The decode step as one persistent kernel (kernels/decode.cu) over packed weights."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 import math
 from typing import Any
@@ -31,6 +31,7 @@ from reflex_llm_ros.engine.backends.cuda.packed import (
     STEP_BYTES,
     STEP_COLUMNS,
 )
+from reflex_llm_ros.engine.backends.cuda.sources import Defines
 from reflex_llm_ros.engine.backends.cuda.steps import turns
 from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor
 from reflex_llm_ros.engine.errors import DeviceError
@@ -43,8 +44,6 @@ HEAD_DIM = 128
 MOST_SHARED_HEADS = 8
 MOST_PARTS = 64
 WORDS = {'a8': 1, 'a8x2': 2}
-MOST_DEPTH, LEAST_DEPTH = 10, 4
-"""Steps of a warp's ring: the most that fit a block's shared memory are taken."""
 
 STAGE = np.dtype([('weights', np.uint64), ('quads', np.int32), ('steps', np.int32),
                   ('format', np.int32), ('step_bytes', np.int32)])
@@ -84,7 +83,7 @@ def work_bytes(config: ModelConfig, multiprocessors: int) -> int:
 
 
 def defines(
-    config: ModelConfig, types: Sequence[str], activations: str, depth: int, blocks: int
+    config: ModelConfig, types: Sequence[str], activations: str, info: DeviceInfo
 ) -> dict[str, int | str]:
     """Return what kernels/decode.cu is compiled for; stages number the types in this order."""
     return {
@@ -94,8 +93,8 @@ def defines(
         'DECODE_GROUPS': config.head_count_kv,
         'DECODE_VOCAB': config.vocab_size,
         'DECODE_WORDS': WORDS[activations],
-        'DECODE_DEPTH': depth,
-        'DECODE_BLOCKS': blocks,
+        'DECODE_SHARED_BYTES': info.shared_bytes,
+        'DECODE_BLOCKS': info.multiprocessors,
         'DECODE_FORMATS': ', '.join(FORMATS[kind] for kind in types),
     }
 
@@ -104,13 +103,14 @@ class PersistentDecode:
     """
     One token a launch, on the device alone; to callers the same as ``decode.DecodeStep``.
 
-    All matrices are packed. Where a launch fails, ``simpler`` takes over.
+    All matrices are packed, of ``types``; the kernel has been loaded with ``defines`` of these
+    and of ``activations``. Where a launch fails, ``simpler`` takes over.
     """
 
     def __init__(
         self, device: Any, config: ModelConfig, weights: DenseWeights[DeviceTensor],
-        buffers: Buffers, cache: list[LayerCache], activations: str, simpler: DecodeStep,
-        dispatcher: Dispatcher
+        buffers: Buffers, cache: list[LayerCache], types: Sequence[str], activations: str,
+        simpler: DecodeStep, dispatcher: Dispatcher
     ) -> None:
         self._device = device
         self._simpler = simpler
@@ -118,9 +118,8 @@ class PersistentDecode:
         self._taken_over: int | None = None
         self._blocks = device.info.multiprocessors
         matrices = _matrices(weights)
-        types = sorted({matrix.kernel_type for matrix in (*matrices, weights.token_embd)})
-        self._step_bytes = max(STEP_BYTES[kind] for kind in types)
-        self._load(defines(config, types, activations, MOST_DEPTH, self._blocks))
+        self._defines = defines(config, types, activations, device.info)
+        self.shared_bytes = self._needed_bytes()
         parts = _parts(config, self._blocks)
         work = {name: device.upload(np.zeros(shape, dtype)) for name, shape, dtype in
                 _work_shapes(config, self._blocks)}
@@ -173,31 +172,23 @@ class PersistentDecode:
         Yields a device array (blocks, len(CLOCKED), len(PHASES)) uint64 to which each step adds
         what each block's first thread saw.
         """
-        plain, arguments = self._defines, self._arguments
+        arguments = self._arguments
         counts = self._device.upload(
             np.zeros((self._blocks, len(CLOCKED), len(PHASES)), np.uint64))
         try:
-            self._load({**plain, 'DECODE_CLOCKS': 1})
+            self._load({**self._defines, 'DECODE_CLOCKS': 1})
             self._arguments = (*arguments, counts)
             yield counts
         finally:
             self._arguments = arguments
-            self._load(plain)
+            self._load(self._defines)
 
-    def _load(self, macros: Mapping[str, int | str]) -> None:
-        """Load the kernel with a ring as deep as the macros say, or the deepest that fits."""
-        needed = self._load_as_it_is(macros)
-        excess = needed - self._device.info.shared_bytes
-        if excess > 0:
-            steps = -(-excess // (THREADS // 32 * self._step_bytes))
-            depth = max(int(macros['DECODE_DEPTH']) - steps, LEAST_DEPTH)
-            macros = {**macros, 'DECODE_DEPTH': depth}
-            needed = self._load_as_it_is(macros)
-        self._defines, self.shared_bytes = macros, needed
+    def _load(self, macros: Defines) -> None:
+        self._device.load({DECODE: macros})
+        self.shared_bytes = self._needed_bytes()
 
-    def _load_as_it_is(self, macros: Mapping[str, int | str]) -> int:
-        """Load the kernel; returns the bytes of shared memory that it takes."""
-        self._device.load(DECODE, macros)
+    def _needed_bytes(self) -> int:
+        """Ask for the shared memory of a block: it depends on the compiler's layout."""
         size = self._device.upload(np.zeros(1, np.int32))
         self._device.launch(
             self._device.function(DECODE, 'decode_shared_bytes'), (1,), 1, (size,))

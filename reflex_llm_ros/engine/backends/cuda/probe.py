@@ -74,7 +74,7 @@ def probe(backend: CudaBackend, model: GgufModel) -> Iterator[str]:
 def device_states(backend: CudaBackend) -> np.ndarray:
     """Return norm and first values (L + 1, 1 + COMPARED) after each layer, and of the logits."""
     device, loaded = backend.device, backend.loaded()
-    device.load(PROBE)
+    device.load({PROBE: {}})
     layers = len(loaded.weights.layers)
     last = len(TOKENS) - 1
     backend.forward(TOKENS[:-1], 0)

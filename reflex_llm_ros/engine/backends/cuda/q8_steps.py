@@ -34,8 +34,8 @@ from reflex_llm_ros.engine.gguf_model import ModelConfig
 from reflex_llm_ros.engine.models.dense import DenseLayer, DenseWeights
 
 KERNEL_FILES = (
-    'q8_embed', 'q8_gemv', 'q8_gemm', 'q8_norm', 'q8_quantize', 'q8_swiglu', 'q8_heads',
-    'q8_layer')
+    'q8_layer', 'q8_embed', 'q8_gemv', 'q8_gemm', 'q8_norm', 'q8_quantize', 'q8_swiglu',
+    'q8_heads')
 PACKED_KERNEL_FILES = ('q8_packed', 'q8_norm', 'q8_quantize', 'q8_swiglu', 'q8_heads')
 BLOCK = 128
 WARPS = BLOCK // 32

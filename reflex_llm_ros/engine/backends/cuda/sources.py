@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+Defines = Mapping[str, int | str]
+"""Macros of a kernel file: name, with parameters where it has some, and value."""
 COMPILE_OPTIONS = ('--std=c++17', '--fmad=false')
 """The compiler fuses nothing by itself: kernels that must agree to the bit do."""
 
@@ -37,7 +39,7 @@ def kernel_folder() -> Path:
     return Path(str(files('reflex_llm_ros'))) / 'kernels'
 
 
-def kernel_source(name: str, defines: Mapping[str, int | str] | None = None) -> KernelSource:
+def kernel_source(name: str, defines: Defines | None = None) -> KernelSource:
     """Read ``name``.cu, with macros before its first line, and the project's headers."""
     folder = kernel_folder()
     macros = ''.join(f'#define {macro} {value}\n' for macro, value in (defines or {}).items())

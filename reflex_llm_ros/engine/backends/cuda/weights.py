@@ -59,6 +59,11 @@ class DeviceTensor:
     host: Tensor
 
 
+def kernel_type(tensor: Tensor) -> str:
+    """Name of the kernels that read a matrix: fp16's where its type has none."""
+    return MATRIX_TYPES.get(tensor.type, MATRIX_TYPES[GGMLQuantizationType.F16])
+
+
 def placed_bytes(tensor: Tensor) -> int:
     """Bytes that a tensor takes in device memory."""
     if len(tensor.shape) == 1:
@@ -101,14 +106,14 @@ class WeightPlacement:
             values = tensor.dequantize(dtype=np.float32)
             return self._copy(values.view(np.uint8), 'f32', tensor, (1, tensor.shape[0]))
         rows, columns = tensor.shape
+        kind = kernel_type(tensor)
         if tensor.type not in MATRIX_TYPES:
             log.warning(
                 '%s has the type %s, which has no kernel: converted to float16, %d MiB in place '
                 'of %d MiB', name, tensor.type.name, placed_bytes(tensor) >> 20,
                 tensor.data.nbytes >> 20)
             values = tensor.dequantize(dtype=np.float32).astype(np.float16)
-            return self._copy(values.view(np.uint8), 'f16', tensor, (rows, columns))
-        kind = MATRIX_TYPES[tensor.type]
+            return self._copy(values.view(np.uint8), kind, tensor, (rows, columns))
         if self._window is not None:
             return DeviceTensor(self._window.view(tensor), kind, rows, columns, tensor)
         return self._copy(tensor.data, kind, tensor, (rows, columns))
