@@ -14,18 +14,13 @@
 
 """Matrices in the packed layout of kernels/packed.cuh, repacked on the device as they come."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 import math
 from typing import Any
 
 import numpy as np
-from reflex_llm_ros.engine.backends.cuda.staging import Staging
-from reflex_llm_ros.engine.backends.cuda.weights import (
-    DeviceTensor,
-    MATRIX_TYPES,
-    WeightPlacement,
-)
+from reflex_llm_ros.engine.backends.cuda.rearranged import RearrangedPlacement
+from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor, MATRIX_TYPES
 from reflex_llm_ros.engine.gguf_model import GgufModel, Tensor
 
 REPACK = 'repack'
@@ -89,54 +84,23 @@ def cannot_pack(model: GgufModel) -> str:
     return ''
 
 
-class PackedPlacement:
-    """
-    Places the tensors of a model that can be packed: vectors as always, matrices packed.
+class PackedPlacement(RearrangedPlacement):
+    """Places a model that can be packed: its matrices packed, its vectors as always."""
 
-    The device repacks them, ``staging.part_bytes`` of the file at a time. The file must stay
-    open until ``finish`` has given the staging memory back.
-    """
-
-    def __init__(
-        self, device: Any, model: GgufModel, staging: Staging, part_bytes: int,
-        on_progress: Callable[[int], None]
-    ) -> None:
-        self._device = device
-        self._model = model
-        self._staging = staging
-        self._part = device.empty((part_bytes,), np.uint8)
-        self._vectors = WeightPlacement(device, model, False, staging, lambda placed: None)
-        self._on_progress = on_progress
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._matrices: dict[str, Any] = {}
-        self._placed = 0
 
-    @property
-    def device_bytes(self) -> int:
-        """Bytes of what has been placed."""
-        return self._vectors.device_bytes + sum(
-            int(matrix.nbytes) for matrix in self._matrices.values())
-
-    def place(self, name: str) -> DeviceTensor:
-        """Place the tensor of that name."""
-        tensor = self._model.tensors[name]
-        placed = self._vectors.place(name) if len(tensor.shape) == 1 else self._pack(name, tensor)
-        self._placed += tensor.data.nbytes
-        self._on_progress(self._placed)
-        return placed
-
-    def finish(self) -> None:
-        """Wait for the last part and free the staging memory."""
-        self._device.synchronize()
-        self._part = None
-
-    def _pack(self, name: str, tensor: Tensor) -> PackedTensor:
+    def _rearranged(self, name: str, tensor: Tensor) -> PackedTensor | None:
+        if len(tensor.shape) == 1:
+            return None
         names = shared_by(name)
         kind = MATRIX_TYPES[tensor.type]
         rows, columns = tensor.shape
         if names[0] not in self._matrices:
             elements = sum(math.prod(self._model.tensors[other].shape) for other in names)
             steps = elements // (QUAD * STEP_COLUMNS)
-            self._matrices[names[0]] = self._device.empty((steps * STEP_BYTES[kind],), np.uint8)
+            self._matrices[names[0]] = self._empty((steps * STEP_BYTES[kind],), np.uint8)
         packed = PackedTensor(
             self._matrices[names[0]], kind, rows, columns, tensor, *self._place_of(name, names))
         self._repack(packed)
@@ -151,10 +115,9 @@ class PackedPlacement:
         return before // QUAD, QUAD, 0
 
     def _repack(self, packed: PackedTensor) -> None:
-        blocks = packed.host.data
         kernel = self._device.function(REPACK, f'repack_{packed.kernel_type}')
-        for first, part in self._staging.rows(self._part, blocks):
-            rows = part.nbytes // blocks.shape[1]
+        for first, part in self._parts(packed.host):
+            rows = part.nbytes // packed.host.data.shape[1]
             threads = rows * packed.columns // 32
             self._device.launch(kernel, (-(-threads // BLOCK),), BLOCK, (
                 packed.data, part, np.int32(first), np.int32(rows),

@@ -14,14 +14,13 @@
 
 """Q8_0 matrices as planes in device memory: int8 words and fp16 scales."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from gguf import GGMLQuantizationType
 import numpy as np
-from reflex_llm_ros.engine.backends.cuda.staging import Staging
-from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor, WeightPlacement
+from reflex_llm_ros.engine.backends.cuda.rearranged import RearrangedPlacement
+from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor
 from reflex_llm_ros.engine.gguf_model import GgufModel, Tensor
 
 KERNEL_TYPE = 'q8_planes'
@@ -68,52 +67,20 @@ def planes(weight: DeviceTensor) -> PlanesTensor:
     return weight
 
 
-class PlanesPlacement:
-    """
-    Places the tensors of a model: those of ``split_names`` in planes, all others as always.
+class PlanesPlacement(RearrangedPlacement):
+    """Places a model's tensors: those of ``split_names`` in planes, all others as always."""
 
-    The device splits them, ``part_bytes`` of the file at a time. The file must stay open until
-    ``finish`` has given the staging memory back.
-    """
-
-    def __init__(
-        self, device: Any, model: GgufModel, staging: Staging, part_bytes: int,
-        on_progress: Callable[[int], None]
-    ) -> None:
-        self._device = device
-        self._model = model
-        self._staging = staging
-        self._part = device.empty((part_bytes,), np.uint8)
-        self._blocks = WeightPlacement(device, model, False, staging, lambda placed: None)
-        self._on_progress = on_progress
-        self._placed = 0
+    def __init__(self, device: Any, model: GgufModel, *arguments: Any) -> None:
+        super().__init__(device, model, *arguments)
         self._names = split_names(model)
-        self._matrix_bytes = 0
 
-    @property
-    def device_bytes(self) -> int:
-        """Bytes of what has been placed."""
-        return self._blocks.device_bytes + self._matrix_bytes
-
-    def place(self, name: str) -> DeviceTensor:
-        """Place the tensor of that name."""
-        tensor = self._model.tensors[name]
-        placed = self._split(tensor) if name in self._names else self._blocks.place(name)
-        self._placed += tensor.data.nbytes
-        self._on_progress(self._placed)
-        return placed
-
-    def finish(self) -> None:
-        """Wait for the last part and free the staging memory."""
-        self._device.synchronize()
-        self._part = None
-
-    def _split(self, tensor: Tensor) -> PlanesTensor:
+    def _rearranged(self, name: str, tensor: Tensor) -> PlanesTensor | None:
+        if name not in self._names:
+            return None
         rows, columns = tensor.shape
-        words = self._device.empty((rows, columns), np.int8)
-        scales = self._device.empty((rows, columns // GROUP), np.float16)
-        self._matrix_bytes += tensor.data.nbytes
-        for first, part in self._staging.rows(self._part, tensor.data):
+        words = self._empty((rows, columns), np.int8)
+        scales = self._empty((rows, columns // GROUP), np.float16)
+        for first, part in self._parts(tensor):
             blocks = part.nbytes // BLOCK_BYTES
             end = first + blocks * GROUP // columns
             self._device.launch(
