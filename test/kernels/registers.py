@@ -112,13 +112,14 @@ def compile_family(
     for path in [source, *sorted(shim_build.KERNEL_FOLDER.glob('*.cuh'))]:
         digest.update(path.read_bytes())
     known = shim_build.BUILD_FOLDER / f'{family}-{architecture}-{digest.hexdigest()[:16]}.json'
-    if not known.exists():
-        log, _ = _compile(library, source, [*options, f'-I{shim_build.KERNEL_FOLDER}'])
-        unfinished = shim_build.BUILD_FOLDER / f'unfinished-{uuid.uuid4().hex}'
-        unfinished.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(json.dumps(
-            {name: asdict(usage) for name, usage in _usages(log).items()}))
-        os.replace(unfinished, known)
+    known.parent.mkdir(parents=True, exist_ok=True)
+    with shim_build.held(known.with_name(f'{known.name}.lock')):
+        if not known.exists():
+            log, _ = _compile(library, source, [*options, f'-I{shim_build.KERNEL_FOLDER}'])
+            unfinished = shim_build.BUILD_FOLDER / f'unfinished-{uuid.uuid4().hex}'
+            unfinished.write_text(json.dumps(
+                {name: asdict(usage) for name, usage in _usages(log).items()}))
+            os.replace(unfinished, known)
     return {name: Usage(**usage) for name, usage in json.loads(known.read_text()).items()}
 
 

@@ -111,7 +111,7 @@ def _build(
         digest.update(path.read_bytes() + b'\0')
     target = BUILD_FOLDER / f'{prefix}{digest.hexdigest()[:16]}{suffix}'
     BUILD_FOLDER.mkdir(parents=True, exist_ok=True)
-    with _held(target.with_name(f'{target.name}.lock')):
+    with held(target.with_name(f'{target.name}.lock')):
         if target.exists():
             return target
         unfinished = BUILD_FOLDER / f'unfinished-{uuid.uuid4().hex}'
@@ -126,7 +126,7 @@ def _build(
 
 
 @contextlib.contextmanager
-def _held(lock: Path) -> Iterator[None]:
+def held(lock: Path) -> Iterator[None]:
     """Hold a lock file, so that two test processes do not make the same build at once."""
     with lock.open('w') as file:
         fcntl.flock(file, fcntl.LOCK_EX)
