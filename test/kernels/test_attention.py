@@ -16,7 +16,7 @@
 
 from typing import Any, NamedTuple
 
-from devices import constant, KernelError, poisoned
+from devices import CheckedShim, constant, KernelError, PlainShim, poisoned
 from numerics import assert_near, FP16_TOLERANCE
 import numpy as np
 import pytest
@@ -224,6 +224,22 @@ def test_split_reads_nothing_behind_its_position(
     q = random_queries(rng, 1, 2, 128)
     out = attend_split(device, q, cache, length - 1, splits=6)
     assert_near(out, cache.attention(q, length), FP16_TOLERANCE)
+
+
+@CACHES
+def test_to_know_the_head_size_changes_no_bit(
+        shim: CheckedShim, rng: np.random.Generator, int8: bool) -> None:
+    """A model's attention is compiled for its heads; the kernels of these tests are not."""
+    dim, known = 80, PlainShim()
+    known.define('attention', {'HEAD_DIM': dim})
+    cache = random_cache(rng, 300, 2, dim, int8)
+    q, positions = random_queries(rng, 3, 4, dim), np.arange(297, 300)
+    for kind in ('prefill', 'decode'):
+        assert_same_bits(
+            attend(known, kind, q, cache, positions), attend(shim, kind, q, cache, positions))
+    assert_same_bits(
+        attend_split(known, q[2:], cache, 299, splits=2),
+        attend_split(shim, q[2:], cache, 299, splits=2))
 
 
 def test_the_largest_score_may_come_late_or_early(device: Any, rng: np.random.Generator) -> None:
