@@ -15,7 +15,7 @@
 """Which kernel files a model needs, and the macros that leave out what other models need."""
 
 from reflex_llm_ros.engine.backends.cuda.device_info import DeviceInfo
-from reflex_llm_ros.engine.backends.cuda.load_plan import LoadPlan, PACKED, PLANES
+from reflex_llm_ros.engine.backends.cuda.load_plan import LoadPlan, PACKED
 from reflex_llm_ros.engine.backends.cuda.packed import REPACK
 from reflex_llm_ros.engine.backends.cuda.persistent import DECODE, defines
 from reflex_llm_ros.engine.backends.cuda.q8_activations import KINDS
@@ -28,6 +28,8 @@ from reflex_llm_ros.engine.gguf_model import ModelConfig
 
 BLOCK_FILES = ('gemm', 'gemv', 'embed')
 PACKED_FILES = ('packed_gemm', 'packed_embed')
+KINDLESS = ('q8_embed', 'q8_heads')
+"""Files for Q8_0 that know nothing of activations."""
 WHOLE_FILES = ('norm', 'rope', 'kv_cache', 'elementwise', 'argmax', SAMPLE)
 """Files of which every model needs everything."""
 
@@ -42,14 +44,12 @@ def kernel_files(
     files: dict[str, Defines] = {}
     if plan.placement == PACKED:
         files[DECODE] = defines(model, plan.types, plan.activations, info)
-        products = PACKED_Q8_FILES if plan.q8 else PACKED_FILES
-        files |= dict.fromkeys(products, words if plan.q8 else types)
-        files[REPACK] = types
-    else:
-        if plan.placement == PLANES:
-            files |= dict.fromkeys(Q8_FILES, words)
-        if plan.types:
-            files |= dict.fromkeys(BLOCK_FILES, types)
+        files |= dict.fromkeys((*(() if plan.q8 else PACKED_FILES), REPACK), types)
+    elif plan.types:
+        files |= dict.fromkeys(BLOCK_FILES, types)
+    if plan.q8:
+        names = PACKED_Q8_FILES if plan.placement == PACKED else Q8_FILES
+        files |= {name: {} if name in KINDLESS else words for name in names}
     files['attention'] = {
         'HEAD_DIM': model.head_dim, 'INT8_CACHE': int(config.kv_cache == 'int8')}
     return files | dict.fromkeys(WHOLE_FILES, {})
