@@ -43,6 +43,19 @@ __device__ __forceinline__ float dot_part(const float (&w)[1], const half_t *x, 
   return fmaf(w[0], half_to_float(*x), sum);
 }
 
+// What a kernel for a batch makes of its sums: fp16, saturated; fp32; fp32 residual + sum, where y
+// may be residual, which is not read otherwise.
+enum Output { ROUNDED, UNROUNDED, ADDED };
+
+__device__ __forceinline__ void put(
+    void *y, const float *residual, int64_t at, float sum, int output) {
+  if (output == ROUNDED) {
+    static_cast<half_t *>(y)[at] = float_to_half(sum);
+  } else {
+    static_cast<float *>(y)[at] = output == ADDED ? residual[at] + sum : sum;
+  }
+}
+
 // Adds this lane's share of row x[t] to sum[t], for x (N, K) and t below count <= N.
 template <class W, int N>
 __device__ __forceinline__ void dot_row(

@@ -17,8 +17,7 @@
 // read and dequantized once for all tokens; each token's sums are those of the matrix-vector
 // kernels, added in the same order, so the results equal theirs to the bit.
 //
-//   gemm      fp16 y, saturated
-//   gemm_add  fp32 y = residual + x W^T; y may be residual
+// `output` (see Output) says what y is; one kernel does it all, as each takes the compiler long.
 
 #include "dot.cuh"
 
@@ -43,26 +42,13 @@ __device__ __forceinline__ float token_sums(
 
 #define GEMM(name, W)                                                                      \
   extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) gemm_##name(                 \
-      half_t *__restrict__ y, const half_t *__restrict__ x,                                \
-      const W::Block *__restrict__ w, int32_t n, int32_t m, int32_t k) {                   \
+      void *y, const float *residual, const half_t *__restrict__ x,                        \
+      const W::Block *__restrict__ w, int32_t n, int32_t m, int32_t k, int32_t output) {   \
     const int row = blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP_SIZE;                \
     if (row >= m) return;                                                                  \
     const float sum = token_sums<W>(w, x, n, row, k);                                      \
     const int token = threadIdx.x % WARP_SIZE;                                             \
-    if (token < n) y[int64_t(token) * m + row] = float_to_half(sum);                       \
-  }
-
-#define GEMM_ADD(name, W)                                                                  \
-  extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) gemm_add_##name(             \
-      float *y, const float *residual, const half_t *__restrict__ x,                       \
-      const W::Block *__restrict__ w, int32_t n, int32_t m, int32_t k) {                   \
-    const int row = blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP_SIZE;                \
-    if (row >= m) return;                                                                  \
-    const float sum = token_sums<W>(w, x, n, row, k);                                      \
-    const int token = threadIdx.x % WARP_SIZE;                                             \
-    const int64_t index = int64_t(token) * m + row;                                        \
-    if (token < n) y[index] = residual[index] + sum;                                       \
+    if (token < n) put(y, residual, int64_t(token) * m + row, sum, output);                \
   }
 
 FOR_EACH_FORMAT(GEMM)
-FOR_EACH_FORMAT(GEMM_ADD)

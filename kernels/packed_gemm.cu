@@ -22,18 +22,12 @@
 // quad `first_quad + r / rows_a_quad`, as repack.cu has put it there. Rows 2i and 2i + 1 lie in
 // the same half of a step.
 //
-// `output` says what y is; one kernel does it all, as each takes the compiler long:
-//
-//   0  fp16, saturated
-//   1  fp32
-//   2  fp32 residual + x W^T; y may be residual, which is read only here
+// `output` (see Output) says what y is; one kernel does it all, as each takes the compiler long.
 
 #include "dot.cuh"
 #include "packed_formats.cuh"
 
 constexpr int MAX_TOKENS = 32, ROWS_PER_WARP = 2;
-
-enum Output { ROUNDED, UNROUNDED, ADDED };
 
 struct RowPlace {
   int first_quad, rows_a_quad, first_row;
@@ -95,13 +89,7 @@ __device__ __forceinline__ void multiply(void *y, const float *residual,
   }
   if (lane >= n) return;
   const int64_t at = int64_t(lane) * m + row;
-  for (int r = 0; r < ROWS_PER_WARP; ++r) {
-    if (output == ROUNDED) {
-      static_cast<half_t *>(y)[at + r] = float_to_half(mine[r]);
-    } else {
-      static_cast<float *>(y)[at + r] = output == ADDED ? residual[at + r] + mine[r] : mine[r];
-    }
-  }
+  for (int r = 0; r < ROWS_PER_WARP; ++r) put(y, residual, at + r, mine[r], output);
 }
 
 #define PACKED_GEMM(name, Packed, File)                                                   \

@@ -35,8 +35,7 @@ KERNELS_OF_SWITCH = {
     'attn': ('attention',),
     'q4k_uint32_loads': (
         'gemv_q4k_uint32', 'gemv_add_q4k_uint32', 'gemv_pair_q4k_uint32', 'gemm_q4k_uint32',
-        'gemm_add_q4k_uint32', 'gemv_triple_q4k_q4k_q4k_uint32',
-        'gemv_triple_q4k_q4k_q6k_uint32'),
+        'gemv_triple_q4k_q4k_q4k_uint32', 'gemv_triple_q4k_q4k_q6k_uint32'),
 }
 
 
@@ -126,7 +125,6 @@ def test_answer_completes_on_the_reference_after_a_failure(
     ({'gemv_pair_q4k_uint32'}, 'gemv_pair_q4k'),
     ({'gemv_add_q4k_uint32'}, 'gemv_add_q4k'),
     ({'gemv_add_q4k_uint32', 'gemv_add_q4k'}, 'residual_add'),
-    ({'gemm_add_q4k_uint32', 'gemm_add_q4k'}, 'residual_add'),
     ({'gemv_logits_q6k'}, 'halves_to_floats'),
     ({'gemm_q4k_uint32'}, 'gemm_q4k'),
     ({'attention_prefill'}, 'attention_decode'),

@@ -22,24 +22,26 @@ import pytest
 from test_gemv import every_format, FP16_TOLERANCE, gemv, grid, lengths, random_x
 from weights import BY_SUFFIX, dequantized, Format, product_error, random_weights
 
+ROUNDED, UNROUNDED, ADDED = map(np.int32, range(3))
+
 
 def gemm(device: Any, suffix: str, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Run gemm on x (N, K)."""
     n, k = x.shape
     y = poisoned((n, len(w)))
     device.run('gemm', f'gemm_{suffix}', grid(len(w)), 128, [
-        y, x, w, np.int32(n), np.int32(len(w)), np.int32(k)])
+        y, y, x, w, np.int32(n), np.int32(len(w)), np.int32(k), ROUNDED])
     return y
 
 
 def gemm_add(
     device: Any, suffix: str, residual: np.ndarray, x: np.ndarray, w: np.ndarray
 ) -> np.ndarray:
-    """Run gemm_add on x (N, K) and a residual (N, M)."""
+    """Run gemm on x (N, K) and a residual (N, M)."""
     n, k = x.shape
     y = poisoned((n, len(w)), np.float32)
-    device.run('gemm', f'gemm_add_{suffix}', grid(len(w)), 128, [
-        y, constant(residual), x, w, np.int32(n), np.int32(len(w)), np.int32(k)])
+    device.run('gemm', f'gemm_{suffix}', grid(len(w)), 128, [
+        y, constant(residual), x, w, np.int32(n), np.int32(len(w)), np.int32(k), ADDED])
     return y
 
 
@@ -89,6 +91,16 @@ def test_gemm_add_in_place(device: Any, rng: np.random.Generator, entry: Format)
     zeros = np.zeros((tokens, rows), np.float32)
     expected = residual + gemm_add(device, entry.suffix, zeros, x, w)
     np.testing.assert_array_equal(gemm_add(device, entry.suffix, residual, x, w), expected)
-    device.run('gemm', f'gemm_add_{entry.suffix}', grid(rows), 128, [
-        residual, residual, x, w, np.int32(tokens), np.int32(rows), np.int32(length)])
+    device.run('gemm', f'gemm_{entry.suffix}', grid(rows), 128, [
+        residual, residual, x, w, np.int32(tokens), np.int32(rows), np.int32(length), ADDED])
     np.testing.assert_array_equal(residual, expected)
+
+
+@every_format
+def test_sums_need_no_residual(device: Any, rng: np.random.Generator, entry: Format) -> None:
+    tokens, rows, length = 3, 9, lengths(entry)[1]
+    w, x = random_weights(rng, entry, rows, length), random_x(rng, tokens, length)
+    sums = poisoned((tokens, rows), np.float32)
+    device.run('gemm', f'gemm_{entry.suffix}', grid(rows), 128, [
+        sums, sums, x, w, np.int32(tokens), np.int32(rows), np.int32(length), UNROUNDED])
+    np.testing.assert_array_equal(sums, gemm_add(device, entry.suffix, np.zeros_like(sums), x, w))

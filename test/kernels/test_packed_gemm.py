@@ -21,11 +21,9 @@ import numpy as np
 import pytest
 import q8_planes
 from test_embed import embed
-from test_gemm import gemm, gemm_add
+from test_gemm import ADDED, gemm, gemm_add, ROUNDED, UNROUNDED
 from test_gemv import random_x
 from test_packed import COLUMNS, every_type, INTERLEAVED, packed, PLAIN, ROWS
-
-ROUNDED, UNROUNDED, ADDED = range(3)
 
 every_placement = pytest.mark.parametrize('places', [PLAIN, INTERLEAVED])
 
@@ -55,7 +53,7 @@ def test_products_equal_those_of_the_files_blocks(
                 (ROUNDED, rounded, rounded), (UNROUNDED, sums, sums), (ADDED, added, residual)):
             device.run('packed_gemm', f'packed_gemm_{kind}', -(-ROWS // 8), 128, [
                 y, read if read is y else constant(read), x, data, *shape(tokens),
-                *place(where), np.int32(output)])
+                *place(where), output])
         np.testing.assert_array_equal(rounded, gemm(device, kind, x, matrix))
         np.testing.assert_array_equal(sums, gemm_add(device, kind, zeros, x, matrix))
         np.testing.assert_array_equal(added, gemm_add(device, kind, residual, x, matrix))

@@ -29,8 +29,12 @@ ROWS_A_BLOCK = 4
 PACKED_ROWS_A_WARP = 2
 UINT32_TYPES = ('q4k',)
 """Types whose blocks lie on multiples of four bytes and have kernels that use it."""
-PACKED_OUTPUTS = ('', 'logits', 'add')
-"""What a product leaves, by the end of its family's name: packed_gemm is told the number."""
+OUTPUTS = ('', 'logits', 'add')
+"""
+What a product leaves: y in float16, y in float32, or y in float32 to which it is added.
+
+A kernel for one token is named after it; one for a batch is told its number.
+"""
 TRIPLES = {('q4k', 'q4k', 'q4k'), ('q4k', 'q4k', 'q6k')}
 
 OPERATION = 'gemv'
@@ -62,17 +66,15 @@ class Matvec:
     def logits(self, y: Any, x: Any, weight: DeviceTensor, spare: Any) -> None:
         """``y = x @ weight.T``, y (1, M) float32; ``spare`` (1, M) float16 may be written."""
         self._run(
-            [*self._variants('gemv_logits', weight, (y, x, weight.data), 1),
-             *self._in_two_steps(self._product(spare, x, weight), 'halves_to_floats', y, spare)],
+            [*self._product(y, x, weight, 'logits'),
+             *self._in_two_steps('halves_to_floats', y, x, weight, spare)],
             lambda: self._reference.linear(y, x, weight))
 
     def add(self, residual: Any, x: Any, weight: DeviceTensor, spare: Any) -> None:
         """``residual += x @ weight.T``: residual (N, M) float32, ``spare`` as float16."""
-        family = 'gemv_add' if len(x) == 1 else 'gemm_add'
         self._run(
-            [*self._variants(family, weight, (residual, residual, x, weight.data), len(x)),
-             *self._in_two_steps(
-                 self._product(spare, x, weight), 'residual_add', residual, spare)],
+            [*self._product(residual, x, weight, 'add'),
+             *self._in_two_steps('residual_add', residual, x, weight, spare)],
             lambda: self._reference.linear(residual, x, weight, residual))
 
     def pair(
@@ -84,8 +86,10 @@ class Matvec:
         if len(x) > 1 or packed or first.kernel_type != second.kernel_type:
             self._one_by_one(outputs, x, weights)
             return
-        arguments = (*outputs, x, first.data, second.data)
-        variants = self._variants('gemv_pair', first, arguments, 1, rows=2 * first.rows)
+        arguments = (*outputs, x, first.data, second.data, *_shape(first))
+        variants = [
+            Variant(name, self._launch('gemv', name, 2 * first.rows, arguments))
+            for name in self._names(f'gemv_pair_{first.kernel_type}', first)]
         self._run(variants, lambda: self._one_by_one(outputs, x, weights), SINGLE_LAUNCHES)
 
     def triple(
@@ -106,14 +110,36 @@ class Matvec:
             for name in self._names('gemv_triple_' + '_'.join(types), weights[0])]
         self._run(variants, lambda: self._one_by_one(outputs, x, weights), SINGLE_LAUNCHES)
 
-    def _product(self, y: Any, x: Any, weight: DeviceTensor) -> list[Variant]:
-        family = 'gemv' if len(x) == 1 else 'gemm'
-        return self._variants(family, weight, (y, x, weight.data), len(x))
+    def _product(self, y: Any, x: Any, weight: DeviceTensor, output: str = '') -> list[Variant]:
+        """Return the kernels for one product, of ``OUTPUTS``; its residual is y."""
+        kind = weight.kernel_type
+        if len(x) == 1 and not isinstance(weight, PackedTensor):
+            kernel = f'gemv_{output}_{kind}' if output else f'gemv_{kind}'
+            ys = (y, y) if output == 'add' else (y,)
+            arguments = (*ys, x, weight.data, *_shape(weight))
+            return [Variant(name, self._launch('gemv', name, weight.rows, arguments))
+                    for name in self._names(kernel, weight)]
+        arguments = (y, y, x, weight.data, np.int32(len(x)), *_shape(weight))
+        told = np.int32(OUTPUTS.index(output))
+        if isinstance(weight, PackedTensor):
+            name = f'packed_gemm_{kind}'
+            return [Variant(name, self._launch(
+                'packed_gemm', name, weight.rows // PACKED_ROWS_A_WARP,
+                (*arguments, *weight.place, told)))]
+        return [Variant(name, self._launch('gemm', name, weight.rows, (*arguments, told)))
+                for name in self._names(f'gemm_{kind}', weight)]
 
     def _in_two_steps(
-        self, products: list[Variant], kernel: str, y: Any, spare: Any
+        self, kernel: str, y: Any, x: Any, weight: DeviceTensor, spare: Any
     ) -> list[Variant]:
-        """Return what runs a product into ``spare`` and then ``kernel`` from there to ``y``."""
+        """
+        Return what runs a product into ``spare`` and then ``kernel`` from there to ``y``.
+
+        Where one kernel leaves every output there is nothing simpler.
+        """
+        if len(x) > 1 or isinstance(weight, PackedTensor):
+            return []
+
         def both(product: Variant) -> Callable[[], None]:
             def run() -> None:
                 product.run()
@@ -122,33 +148,14 @@ class Matvec:
                     (y, spare, np.int32(y.size)))
             return run
 
-        return [Variant(f'{product.name}, {kernel}', both(product)) for product in products]
+        return [Variant(f'{product.name}, {kernel}', both(product))
+                for product in self._product(spare, x, weight)]
 
     def _one_by_one(
         self, outputs: tuple[Any, ...], x: Any, weights: tuple[DeviceTensor, ...]
     ) -> None:
         for y, weight in zip(outputs, weights, strict=True):
             self.single(y, x, weight)
-
-    def _variants(
-        self, family: str, weight: DeviceTensor, arguments: tuple[Any, ...], tokens: int,
-        rows: int | None = None
-    ) -> list[Variant]:
-        shape = (np.int32(weight.rows), np.int32(weight.columns))
-        if isinstance(weight, PackedTensor):
-            name = f'packed_gemm_{weight.kernel_type}'
-            output = family.partition('_')[2]
-            # A residual that is not read is any array of the right type.
-            residual = () if output == 'add' else arguments[:1]
-            warps = weight.rows // PACKED_ROWS_A_WARP
-            return [Variant(name, self._launch('packed_gemm', name, warps, (
-                *residual, *arguments, np.int32(tokens), *shape, *weight.place,
-                np.int32(PACKED_OUTPUTS.index(output)))))]
-        file = family.split('_')[0]
-        arguments = (*arguments, *([np.int32(tokens)] if file == 'gemm' else []), *shape)
-        return [
-            Variant(name, self._launch(file, name, rows or weight.rows, arguments))
-            for name in self._names(f'{family}_{weight.kernel_type}', weight)]
 
     def _names(self, kernel: str, weight: DeviceTensor) -> list[str]:
         """Kernels that do the same, fastest first."""
@@ -169,3 +176,7 @@ class Matvec:
     ) -> None:
         kernels = variants if self._fast.gemv else []
         self._dispatcher.run(OPERATION, [*kernels, Variant(name, last)])
+
+
+def _shape(weight: DeviceTensor) -> tuple[np.int32, np.int32]:
+    return np.int32(weight.rows), np.int32(weight.columns)
