@@ -12,10 +12,9 @@
 // See the License for the specific language governing permissions and
 // limitations under the License.
 
-// Attention of the persistent decode kernel: one token's query heads against a cache of fp16 rows
-// [positions][GROUPS][DIM]. A unit is one group's heads against one part of the cache; units are
-// spread over the blocks. The newest position comes from this step itself: it is a part of its own
-// within the last unit.
+// Attention of the persistent decode kernel: one token's query heads against a layer's cache. A
+// unit is one group's heads against one part of the cache; units are spread over the blocks. The
+// newest position comes from this step itself: it is a part of its own within the last unit.
 
 #pragma once
 
@@ -49,8 +48,8 @@ __device__ __forceinline__ void attend(Block &block, int unit, int active, int p
   KeyRows keys;
   ValueRows values;
   if (first < end) {  // what is there already, before the wait for what is not
-    keys.load(shared->layer.keys + group * DIM, first, end);
-    values.load(shared->layer.values + group * DIM, first, end);
+    keys.load(shared->layer.kv, group, first, end);
+    values.load(shared->layer.kv, group, first, end);
   }
   float query[4];
   receive(block, query, group, has_newest, position, eps, score_scale);

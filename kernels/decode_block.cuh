@@ -63,7 +63,7 @@ struct Shared {
   union {
     int4 words[2 * WORDS][LONGEST / 32];
     struct {
-      half_t queries[QUERY_COLUMNS][DIM + 8];  // rows of different banks
+      half_t queries[QUERY_COLUMNS][COLUMN_HALVES];  // rows of different banks
       float newest_key[DIM], newest_value[DIM], rows[ROW_SLOTS][DIM];
     } attention;
   };

@@ -29,10 +29,11 @@ __device__ __forceinline__ void share_rows(Shared *shared, const WarpAttention &
   for (int j = 0; j < LANE_HEADS; ++j) {
     const int head = first_lane_head() + j, slot = head - first;
     if (head >= SHARED_HEADS || slot < 0 || slot >= count) continue;
-    float *const row = shared->attention.rows[slot * row_warps + warp] + lane / 4 * 8;
+    float *const row = shared->attention.rows[slot * row_warps + warp];
 #pragma unroll
     for (int i = 0; i < 16; i += 4) {
-      *reinterpret_cast<float4 *>(row + i / 8 * 64 + i % 8) =
+      float *const to = row + ValueRows::place(ValueRows::element(lane / 4, i));
+      *reinterpret_cast<float4 *>(to) =
           make_float4(attention.element(j, i), attention.element(j, i + 1),
                       attention.element(j, i + 2), attention.element(j, i + 3));
     }
@@ -63,8 +64,8 @@ __device__ __forceinline__ void add_rows(const Block &block, int group, int part
 #pragma unroll 2
   for (int i = 0; i < row_warps; ++i) {
     const float shrink = exp2f(shared->head_largest[i + 1][head] - most);
-    const float2 row =
-        reinterpret_cast<const float2 *>(scratch.rows[slot * row_warps + i])[pair];
+    const float2 row = *reinterpret_cast<const float2 *>(
+        scratch.rows[slot * row_warps + i] + ValueRows::place(2 * pair));
     total = fmaf(shared->head_total[i][head], shrink, total);
     sum.x = fmaf(row.x, shrink, sum.x);
     sum.y = fmaf(row.y, shrink, sum.y);

@@ -29,6 +29,7 @@
 #define DECODE_SHARED_BYTES (163 << 10)  // that a block may have
 #define DECODE_BLOCKS 132
 #define DECODE_FORMATS PackedQ4K, PackedQ6K  // of the model; a stage has one's number
+#define DECODE_KV HalfKv                     // or Int8Kv
 #endif
 
 constexpr int EMBEDDING = DECODE_EMBEDDING, FEED_FORWARD = DECODE_FEED_FORWARD;
@@ -43,7 +44,10 @@ constexpr int MAX_STEP_BYTES = most_step_bytes<DECODE_FORMATS>();
 constexpr int MIN_STEP_BYTES = least_step_bytes<DECODE_FORMATS>();
 constexpr int POSITIONS_A_PART = 32, MOST_PARTS = 64;
 constexpr int ONE_PART = 96;  // positions that are not worth the way through memory
-constexpr int QUERY_COLUMNS = 2 * SHARED_HEADS;  // two numbers a query
+// Columns of attention's products are the heads of a group: of up to four, both numbers of each
+// query; of more, one number a product.
+constexpr int QUERY_COLUMNS = 2 * SHARED_HEADS, PASSES = SHARED_HEADS > 4 ? 2 : 1;
+constexpr int PASS_COLUMNS = QUERY_COLUMNS / PASSES, COLUMN_HALVES = DIM + 8;
 // Most quads of the residual stream that a block adds to.
 constexpr int OWN_QUADS = (EMBEDDING / QUAD + BLOCKS - 1) / BLOCKS;
 constexpr float LOG2_E = 1.44269504088896341f, NOTHING = -1e30f;
@@ -76,10 +80,22 @@ struct Stage {
   int32_t quads, steps, format, step_bytes;
 };
 
-// What a layer has besides matrices: norms (fp32) and caches [positions][GROUPS][DIM] (fp16).
+// The cache of a layer [positions][GROUPS][DIM]: fp16, or int8 with scales [positions][GROUPS].
+struct HalfKv {
+  half_t *keys, *values;
+};
+
+struct Int8Kv {
+  int8_t *keys, *values;
+  float *key_scales, *value_scales;
+};
+
+using Kv = DECODE_KV;
+
+// What a layer has besides matrices: norms (fp32) and the cache.
 struct Layer {
   const float *attn_norm, *q_norm, *k_norm, *ffn_norm;
-  half_t *keys, *values;
+  Kv kv;
 };
 
 // Device memory that blocks pass results through: tagged words (see decode_exchange.cuh), but

@@ -67,6 +67,8 @@ __device__ __forceinline__ void receive(Block &block, float (&v)[4], int group, 
                                     : is_key ? QUERY + group * DIM
                                              : QUERY + KEY + group * DIM), WARP_SIZE, block.tag);
   if (is_query || is_key) norm_and_rotate(v, weight, eps, shared->rotation);
+  NewestRow newest;
+  if (!is_query) newest.measure(v);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int element = lane + 32 * i;
@@ -77,10 +79,11 @@ __device__ __forceinline__ void receive(Block &block, float (&v)[4], int group, 
       scratch.queries[column][element] = half_t(numbers);
       scratch.queries[column + (PASSES == 1 ? 1 : SHARED_HEADS)][element] = half_t(numbers >> 16);
     } else {
-      const half_t rounded = float_to_half(v[i]);
+      const auto kept = newest.kept(v[i]);
       const int64_t at = (int64_t(position) * GROUPS + group) * DIM + element;
-      (is_key ? layer.keys : layer.values)[at] = rounded;
-      (is_key ? scratch.newest_key : scratch.newest_value)[element] = half_to_float(rounded);
+      (is_key ? layer.kv.keys : layer.kv.values)[at] = kept;
+      (is_key ? scratch.newest_key : scratch.newest_value)[element] = newest.read(kept);
     }
   }
+  if (!is_query) newest.store_scale(layer.kv, is_key, int64_t(position) * GROUPS + group);
 }

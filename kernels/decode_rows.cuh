@@ -21,13 +21,28 @@
 
 #pragma once
 
-#include "decode_block.cuh"
-#include "mma.cuh"
+#include "decode_half_rows.cuh"
+#include "decode_int8_rows.cuh"
+
+template <class Kv>
+struct RowsOf;
+template <>
+struct RowsOf<HalfKv> {
+  using Keys = HalfKeyRows;
+  using Values = HalfValueRows;
+  using Newest = HalfNewestRow;
+};
+template <>
+struct RowsOf<Int8Kv> {
+  using Keys = Int8KeyRows;
+  using Values = Int8ValueRows;
+  using Newest = Int8NewestRow;
+};
+using KeyRows = RowsOf<Kv>::Keys;
+using ValueRows = RowsOf<Kv>::Values;
+using NewestRow = RowsOf<Kv>::Newest;
 
 constexpr int ROWS = 16;  // that a warp multiplies at once
-// Columns of a product are the heads of a group: of up to four, both numbers of each; of more,
-// one number a product.
-constexpr int PASSES = SHARED_HEADS > 4 ? 2 : 1;
 constexpr int LANE_HEADS = PASSES;  // heads whose scores a lane has
 // Weights may grow to 2^8 before a larger score becomes their reference.
 constexpr float HEADROOM = 8.0f;
@@ -35,46 +50,6 @@ constexpr float HEADROOM = 8.0f;
 // The first of the heads whose columns of a product a lane has; the others follow.
 __device__ __forceinline__ int first_lane_head() {
   return threadIdx.x % 4 * LANE_HEADS;
-}
-
-// Rows of keys as the left factor: lane 4 g + t has of rows g and g + 8 elements 8 t to 8 t + 7 of
-// each 32.
-struct KeyRows {
-  uint4 low[DIM / 32], high[DIM / 32];
-
-  __device__ __forceinline__ void load(const half_t *keys, int first, int end) {
-    const int g = threadIdx.x % WARP_SIZE / 4, t = threadIdx.x % 4;
-    const half_t *const a = keys + int64_t(min(first + g, end - 1)) * KEY + 8 * t;
-    const half_t *const b = keys + int64_t(min(first + g + 8, end - 1)) * KEY + 8 * t;
-#pragma unroll
-    for (int i = 0; i < DIM / 32; ++i) {
-      low[i] = __ldcg(reinterpret_cast<const uint4 *>(a + 32 * i));
-      high[i] = __ldcg(reinterpret_cast<const uint4 *>(b + 32 * i));
-    }
-  }
-};
-
-// Rows of values, to be transposed: lane 4 g + t has of rows 2 t, 2 t + 1, 2 t + 8 and 2 t + 9
-// elements 8 g to 8 g + 7 of each 64.
-struct ValueRows {
-  uint4 rows[4][DIM / 64];
-
-  __device__ __forceinline__ void load(const half_t *values, int first, int end) {
-    const int g = threadIdx.x % WARP_SIZE / 4, t = threadIdx.x % 4;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = min(first + 2 * t + i % 2 + i / 2 * 8, end - 1);
-      const half_t *const from = values + int64_t(row) * KEY + 8 * g;
-#pragma unroll
-      for (int half = 0; half < DIM / 64; ++half) {
-        rows[i][half] = __ldcg(reinterpret_cast<const uint4 *>(from + 64 * half));
-      }
-    }
-  }
-};
-
-__device__ __forceinline__ uint32_t word_of(const uint4 &words, int i) {
-  return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
 // The rounded number of a value, and of what that left.
@@ -128,22 +103,19 @@ struct WarpAttention {
     }
   }
 
-  // Adds values weighted by one product's numbers: `low` of rows 0 to 7, `high` of the others.
-  __device__ __forceinline__ void add(const ValueRows &values, uint32_t low, uint32_t high) {
-    const MatrixB weights = {{transposed(low), transposed(high)}};
+  // Adds values weighted by the numbers of a product each: of rows 0 to 7, and of the others.
+  __device__ __forceinline__ void add(const ValueRows &values,
+                                      const uint32_t (&numbers)[PASSES][2]) {
+    MatrixB weights[PASSES];
 #pragma unroll
-    for (int half = 0; half < DIM / 64; ++half) {
+    for (int pass = 0; pass < PASSES; ++pass) {
+      weights[pass] = {{transposed(numbers[pass][0]), transposed(numbers[pass][1])}};
+    }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        uint32_t word[4];
+    for (int i = 0; i < DIM / 16; ++i) {
+      const MatrixA pairs = values.pairs(i);
 #pragma unroll
-        for (int row = 0; row < 4; ++row) word[row] = word_of(values.rows[row][half], i);
-        const MatrixA pairs = {{__byte_perm(word[0], word[1], 0x5410),
-                                __byte_perm(word[0], word[1], 0x7632),
-                                __byte_perm(word[2], word[3], 0x5410),
-                                __byte_perm(word[2], word[3], 0x7632)}};
-        multiply_add(sums[half * 4 + i], pairs, weights);
-      }
+      for (int pass = 0; pass < PASSES; ++pass) multiply_add(sums[i], pairs, weights[pass]);
     }
   }
 
@@ -158,42 +130,30 @@ struct WarpAttention {
     }
   }
 
-  // One of the 16 elements that this lane has of its head j: 8 g + i % 8 + 64 (i / 8).
+  // One of the 16 elements that this lane has of its head j.
   __device__ __forceinline__ float element(int j, int i) const {
-    const float *const c = sums[i / 8 * 4 + i % 8 / 2].values + i % 2 * 2;
+    const float *const c = sums[i / 2].values + i % 2 * 2;
     return PASSES == 1 ? c[0] + c[1] : c[j];
   }
 };
 
 // Scores of rows g and g + 8, in powers of 2.
 __device__ __forceinline__ void score_rows(float (&score)[2][LANE_HEADS], const KeyRows &keys,
-                                           const half_t (&queries)[QUERY_COLUMNS][DIM + 8],
+                                           const half_t (&queries)[QUERY_COLUMNS][COLUMN_HALVES],
                                            int first, int end) {
-  constexpr int COLUMNS = QUERY_COLUMNS / PASSES;
-  const int g = threadIdx.x % WARP_SIZE / 4, t = threadIdx.x % 4;
-  const half_t *const column = queries[min(g, COLUMNS - 1)] + 8 * t;  // those behind say nothing
-  MatrixC c[2] = {};  // two chains
-#pragma unroll
-  for (int pass = 0; pass < PASSES; ++pass) {
-#pragma unroll
-    for (int i = 0; i < DIM / 32; ++i) {
-      const uint4 q =
-          *reinterpret_cast<const uint4 *>(column + pass * COLUMNS * (DIM + 8) + 32 * i);
-      const uint4 &low = keys.low[i], &high = keys.high[i];
-      multiply_add(c[0], {{low.x, high.x, low.y, high.y}}, {{q.x, q.y}});
-      multiply_add(c[1], {{low.z, high.z, low.w, high.w}}, {{q.z, q.w}});
-    }
-  }
+  const int g = threadIdx.x % WARP_SIZE / 4;
+  MatrixC c[2] = {};
+  keys.multiply(c, queries[min(g, PASS_COLUMNS - 1)]);  // those behind say nothing
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     const bool exists = first + g + 8 * row < end;
     const float even = c[0].values[2 * row] + c[1].values[2 * row];
     const float odd = c[0].values[2 * row + 1] + c[1].values[2 * row + 1];
     if (PASSES == 1) {
-      score[row][0] = exists ? even + odd : NOTHING;
+      score[row][0] = exists ? keys.scaled(row, even + odd) : NOTHING;
     } else {
-      score[row][0] = exists ? even : NOTHING;
-      score[row][LANE_HEADS - 1] = exists ? odd : NOTHING;
+      score[row][0] = exists ? keys.scaled(row, even) : NOTHING;
+      score[row][LANE_HEADS - 1] = exists ? keys.scaled(row, odd) : NOTHING;
     }
   }
 }
@@ -208,8 +168,14 @@ __device__ __forceinline__ void attend_rows(WarpAttention &attention, KeyRows &k
     float score[2][LANE_HEADS];
     score_rows(score, keys, shared->attention.queries, first, end);
     const int next = first + WARPS * ROWS;
-    if (next < end) keys.load(shared->layer.keys + group * DIM, next, end);
-    attention.refer(score);
+    if (next < end) keys.load(shared->layer.kv, group, next, end);
+    float raised[2][LANE_HEADS];
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+#pragma unroll
+      for (int j = 0; j < LANE_HEADS; ++j) raised[row][j] = values.raised(row, score[row][j]);
+    }
+    attention.refer(raised);
     uint32_t numbers[2][LANE_HEADS];
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -217,19 +183,23 @@ __device__ __forceinline__ void attend_rows(WarpAttention &attention, KeyRows &k
       for (int j = 0; j < LANE_HEADS; ++j) {
         const float weight = exp2f(score[row][j] - attention.largest[j]);
         attention.total[j] += weight;
-        numbers[row][j] = split(weight);
+        numbers[row][j] = split(values.scaled(row, weight));
       }
     }
-    if (PASSES == 1) {
-      attention.add(values, numbers[0][0], numbers[1][0]);
+    if constexpr (PASSES == 1) {
+      attention.add(values, {{numbers[0][0], numbers[1][0]}});
     } else {
+      uint32_t products[PASSES][2];
 #pragma unroll
       for (int pass = 0; pass < PASSES; ++pass) {
-        const uint32_t which = pass ? 0x7632 : 0x5410;
-        attention.add(values, __byte_perm(numbers[0][0], numbers[0][LANE_HEADS - 1], which),
-                      __byte_perm(numbers[1][0], numbers[1][LANE_HEADS - 1], which));
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          products[pass][row] = __byte_perm(numbers[row][0], numbers[row][LANE_HEADS - 1],
+                                            pass ? 0x7632 : 0x5410);
+        }
       }
+      attention.add(values, products);
     }
-    if (next < end) values.load(shared->layer.values + group * DIM, next, end);
+    if (next < end) values.load(shared->layer.kv, group, next, end);
   }
 }

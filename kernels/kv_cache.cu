@@ -17,7 +17,7 @@
 // Token n of a batch goes to position positions[n] of a cache [positions][groups][dim], so that
 // one query head reads consecutive bytes of consecutive positions.
 
-#include "device.cuh"
+#include "kv_int8.cuh"
 
 // k and v (tokens, groups, dim) fp16 into k_cache and v_cache [positions][groups][dim] fp16.
 // groups*dim is a multiple of 8: a thread copies 16 bytes of each. Grid (ceil(groups*dim / 1024),
@@ -51,12 +51,11 @@ extern "C" __global__ void quantize_kv_int8(
   for (int i = lane; i < dim; i += WARP_SIZE) largest = fmaxf(largest, fabsf(half_to_float(x[i])));
   largest = warp_max(largest);
 
-  const float scale = largest / 127.0f;
-  const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
+  const Int8Row rounded(largest);
   const int64_t to = int64_t(positions[row / groups]) * groups + row % groups;
   int8_t *const quantized = (is_k ? k_cache : v_cache) + to * dim;
   for (int i = lane; i < dim; i += WARP_SIZE) {
-    quantized[i] = int8_t(__float2int_rn(half_to_float(x[i]) * inverse));
+    quantized[i] = rounded.level(x[i]);
   }
-  if (lane == 0) (is_k ? k_scales : v_scales)[to] = scale;
+  if (lane == 0) (is_k ? k_scales : v_scales)[to] = rounded.scale;
 }

@@ -34,6 +34,10 @@ struct MatrixC {
   float values[4];
 };
 
+__device__ __forceinline__ uint32_t word_of(const uint4 &words, int i) {
+  return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+}
+
 #ifdef __CUDACC__
 // c += a b
 __device__ __forceinline__ void multiply_add(MatrixC &c, const MatrixA &a, const MatrixB &b) {

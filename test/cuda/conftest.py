@@ -108,12 +108,13 @@ def open_backend(make_device: Callable[..., Any]) -> Iterator[OpenBackend]:
 
 
 @pytest.fixture(scope='session')
-def oracle() -> Callable[[Path, list[int]], np.ndarray]:
+def oracle() -> Callable[..., np.ndarray]:
     """Return the logits (N, V) float64 of every position by the oracle."""
-    def run(path: Path, tokens: list[int]) -> np.ndarray:
+    def run(path: Path, tokens: list[int], kv_cache: str = 'f16') -> np.ndarray:
         model = GgufModel.open(str(path))
         backend = ReferenceBackend(
-            model, EngineConfig(str(path), context_length=len(tokens)), dtype=np.float64)
+            model, EngineConfig(str(path), context_length=len(tokens), kv_cache=kv_cache),
+            dtype=np.float64)
         return backend.forward_every(tokens, 0)
 
     return run

@@ -43,6 +43,7 @@ RUNS = (
     (TINY, 'q8_0', {'q8_activations': 'a8x2'}),
     (WIDE, 'q4_k_m', {'gemv_activations': 'a8x2'}),
     (WIDE, 'q4_k_m', {'gemv_activations': 'a8'}),
+    (WIDE, 'q4_k_m', {'kv_cache': 'int8'}),
 )
 
 

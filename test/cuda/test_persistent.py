@@ -83,20 +83,22 @@ def device(request: pytest.FixtureRequest, make_device: Callable[..., Any]) -> A
     return device
 
 
-@pytest.mark.parametrize('name, activations', [
-    ('wide_qwen3_path', 'a8'), ('wide_qwen3_path', 'a8x2'), ('every_type_path', 'a8x2'),
-    ('long_rows_path', 'a8x2')])
+@pytest.mark.parametrize('name, activations, kv_cache', [
+    ('wide_qwen3_path', 'a8', 'f16'), ('wide_qwen3_path', 'a8x2', 'f16'),
+    ('wide_qwen3_path', 'a8x2', 'int8'), ('every_type_path', 'a8x2', 'f16'),
+    ('long_rows_path', 'a8x2', 'f16')])
 def test_decoding_agrees_with_the_oracle(
-    name: str, activations: str, request: pytest.FixtureRequest, device: Any, open_backend: Any,
-    oracle: Any, rng: np.random.Generator
+    name: str, activations: str, kv_cache: str, request: pytest.FixtureRequest, device: Any,
+    open_backend: Any, oracle: Any, rng: np.random.Generator
 ) -> None:
     path = request.getfixturevalue(name)
     tokens = [int(token) for token in rng.integers(0, SHAPE.vocab_size, 12)]
     backend = open_backend(
-        path, device, gemv_activations=activations, q8_activations=activations)
+        path, device, gemv_activations=activations, q8_activations=activations,
+        kv_cache=kv_cache)
     assert isinstance(backend.loaded().decode, PersistentDecode)
     backend.forward(tokens[:6], 0)
-    expected = oracle(path, tokens)
+    expected = oracle(path, tokens, kv_cache)
     divergences = [
         kl_divergence(expected[position], backend.forward(tokens[position:position + 1], position))
         for position in range(6, len(tokens))]
@@ -155,27 +157,28 @@ def test_a_kernel_that_counts_its_cycles_computes_the_same(
     np.testing.assert_array_equal(both, 2 * first)
 
 
+@pytest.mark.parametrize('kv_cache', ['f16', 'int8'])
 def test_launches_take_over_where_the_kernel_fails(
-    wide_qwen3_path: Path, device: Any, open_backend: Any
+    kv_cache: str, wide_qwen3_path: Path, device: Any, open_backend: Any
 ) -> None:
     if device.info.name != 'host shim':
         pytest.skip('only the shim can be told to fail')
-    backend = open_backend(wide_qwen3_path, device)
+    backend = open_backend(wide_qwen3_path, device, kv_cache=kv_cache)
     stream = backend.stream(3, 0, True, never)
     ids = [next(stream) for _ in range(2)]
     device.failing.add('decode_step')
     ids += [next(stream) for _ in range(4)]
     assert backend.counters() == {'fallback decode': 1}
     assert len(ids) == 6 and all(0 <= token < SHAPE.vocab_size for token in ids)
-    launches = open_backend(wide_qwen3_path, gemv_activations='fp16')
+    launches = open_backend(wide_qwen3_path, gemv_activations='fp16', kv_cache=kv_cache)
     assert launches.loaded().decode is not backend.loaded().decode
     logits = launches.forward([3, *ids[:5]], 0)
     assert ids[5] == int(np.argmax(logits))
 
 
 @pytest.mark.parametrize('settings', [
-    {'gemv_activations': 'fp16'}, {'kv_cache': 'int8'}, {'weights': 'mapped'},
-    {'weights': 'device'}, {'fast': FastPaths(attn=False)}])
+    {'gemv_activations': 'fp16'}, {'weights': 'mapped'}, {'weights': 'device'},
+    {'fast': FastPaths(attn=False)}])
 def test_what_it_cannot_run_is_left_to_launches(
     settings: dict, wide_qwen3_path: Path, device: Any, open_backend: Any
 ) -> None:
@@ -273,8 +276,8 @@ def test_each_type_follows_its_parameter(
 def test_what_cannot_be_packed_is_refused_where_that_is_asked_for(
     wide_qwen3_path: Path, device: Any, open_backend: Any
 ) -> None:
-    with pytest.raises(EngineError, match='weights cannot be packed: its cache is int8'):
-        open_backend(wide_qwen3_path, device, weights='packed', kv_cache='int8')
+    with pytest.raises(EngineError, match='weights cannot be packed: activations are fp16'):
+        open_backend(wide_qwen3_path, device, weights='packed', gemv_activations='fp16')
 
 
 class _Counting(ShimDevice):

@@ -102,6 +102,7 @@ static inline void sincospif(float half_turns, float *sine, float *cosine) {
 }
 // glibc has functions of these names, so a macro.
 #define __expf expf
+#define __log2f log2f
 #define __logf logf
 #define __sinf sinf
 #define __cosf cosf

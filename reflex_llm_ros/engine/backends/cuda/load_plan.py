@@ -142,7 +142,7 @@ def _no_packed(
         return f'activations are {activations}'
     if not all((fast.gemv, fast.embd, fast.norm, fast.attn, fast.cuda_graph)):
         return 'a fast path is off'
-    return refusal(device.info, model, config.kv_cache)
+    return refusal(device.info, model)
 
 
 def _fit(device: Any, model: GgufModel, config: EngineConfig, placement: str) -> LoadPlan:

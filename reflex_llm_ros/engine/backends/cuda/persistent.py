@@ -44,11 +44,11 @@ HEAD_DIM = 128
 MOST_SHARED_HEADS = 8
 MOST_PARTS = 64
 WORDS = {'a8': 1, 'a8x2': 2}
+CACHES = {'f16': 'HalfKv', 'int8': 'Int8Kv'}
+"""What the kernel calls the cache of a type."""
 
 STAGE = np.dtype([('weights', np.uint64), ('quads', np.int32), ('steps', np.int32),
                   ('format', np.int32), ('step_bytes', np.int32)])
-LAYER = np.dtype([(name, np.uint64) for name in (
-    'attn_norm', 'q_norm', 'k_norm', 'ffn_norm', 'keys', 'values')])
 SMALLEST_SHARED_BYTES = 128 << 10
 """A block with less holds no ring that hides the memory's latency."""
 
@@ -60,7 +60,7 @@ PHASES = ('wait', 'quantize', 'multiply', 'finish')
 """What cycles are counted by, see kernels/decode_clocks.cuh."""
 
 
-def refusal(info: DeviceInfo, model: GgufModel, kv_cache: str) -> str:
+def refusal(info: DeviceInfo, model: GgufModel) -> str:
     """Say in a phrase why the persistent kernel cannot run a model; empty where it can."""
     config = model.config
     if info.shared_bytes < SMALLEST_SHARED_BYTES:
@@ -71,8 +71,6 @@ def refusal(info: DeviceInfo, model: GgufModel, kv_cache: str) -> str:
         return f'its heads have {config.head_dim} elements, not {HEAD_DIM}'
     if config.head_count > MOST_SHARED_HEADS * config.head_count_kv:
         return f'more than {MOST_SHARED_HEADS} query heads share keys'
-    if kv_cache != 'f16':
-        return f'its cache is {kv_cache}'
     return cannot_pack(model)
 
 
@@ -83,7 +81,7 @@ def work_bytes(config: ModelConfig, multiprocessors: int) -> int:
 
 
 def defines(
-    config: ModelConfig, types: Sequence[str], activations: str, info: DeviceInfo
+    config: ModelConfig, types: Sequence[str], activations: str, kv_cache: str, info: DeviceInfo
 ) -> dict[str, int | str]:
     """Return what kernels/decode.cu is compiled for; stages number the types in this order."""
     return {
@@ -96,6 +94,7 @@ def defines(
         'DECODE_SHARED_BYTES': info.shared_bytes,
         'DECODE_BLOCKS': info.multiprocessors,
         'DECODE_FORMATS': ', '.join(FORMATS[kind] for kind in types),
+        'DECODE_KV': CACHES[kv_cache],
     }
 
 
@@ -118,7 +117,8 @@ class PersistentDecode:
         self._taken_over: int | None = None
         self._blocks = device.info.multiprocessors
         matrices = _matrices(weights)
-        self._defines = defines(config, types, activations, device.info)
+        kv_cache = 'f16' if cache[0].key_scales is None else 'int8'
+        self._defines = defines(config, types, activations, kv_cache, device.info)
         self.shared_bytes = self._needed_bytes()
         parts = _parts(config, self._blocks)
         work = {name: device.upload(np.zeros(shape, dtype)) for name, shape, dtype in
@@ -129,7 +129,7 @@ class PersistentDecode:
             [_stage(weights.token_embd, types)], STAGE).view(np.uint8))
         layers = device.upload(np.array([
             _layer(layer, layer_cache) for layer, layer_cache in
-            zip(weights.layers, cache, strict=True)], LAYER).view(np.uint8))
+            zip(weights.layers, cache, strict=True)], np.uint64).view(np.uint8))
         places = device.upload(np.array([_address(work[name]) for name in WORK_FIELDS], np.uint64))
         count = device.upload(np.zeros(1, np.uint32))
         self._ring, device_ring = device.host_ring(RING_LENGTH)
@@ -212,8 +212,10 @@ def _stage(matrix: DeviceTensor, types: Sequence[str]) -> tuple[int, ...]:
 def _layer(layer: DenseLayer[DeviceTensor], cache: LayerCache) -> tuple[int, ...]:
     assert layer.attn_q_norm is not None and layer.attn_k_norm is not None
     norms = (layer.attn_norm, layer.attn_q_norm, layer.attn_k_norm, layer.ffn_norm)
-    return (*(_address(norm.data) for norm in norms), _address(cache.keys),
-            _address(cache.values))
+    rows = [cache.keys, cache.values]
+    if cache.key_scales is not None:
+        rows += [cache.key_scales, cache.value_scales]
+    return tuple(_address(array) for array in (*(norm.data for norm in norms), *rows))
 
 
 def _work_shapes(
