@@ -19,9 +19,19 @@ import json
 import re
 
 import pytest
+from reflex_llm_ros.engine.backends.cuda.device_info import DeviceInfo
+from reflex_llm_ros.engine.backends.cuda.persistent import defines as decode_defines
 from reflex_llm_ros.engine.backends.cuda.sources import kernel_source
+from reflex_llm_ros.synthetic.model_shape import ModelShape, PRESETS
 import registers
 import shim_build
+
+SHAPES = {
+    **PRESETS, '14b': ModelShape(40, 5120, 17408, 40, 8),
+    '32b': ModelShape(64, 5120, 25600, 64, 8)}
+DEVICES = {
+    'sm_87': DeviceInfo('Orin Nano', (8, 7), 8, True, 8 << 30, 163 << 10),
+    'sm_90': DeviceInfo('H200', (9, 0), 132, False, 139 << 30, 227 << 10)}
 
 every_architecture = pytest.mark.parametrize('architecture', registers.ARCHITECTURES)
 
@@ -36,6 +46,20 @@ def test_no_kernel_spills(
     assert sorted(usages) == sorted(shim_build.kernel_names(family, defines))
     spilled = {name: usage.spilled_bytes for name, usage in usages.items()}
     assert spilled == dict.fromkeys(usages, 0)
+
+
+@every_architecture
+@pytest.mark.parametrize('version', [registers.PINNED, registers.NEWEST])
+@pytest.mark.parametrize('size, kv_cache', [
+    ('0.6b', 'f16'), ('4b', 'int8'), ('8b', 'f16'), ('14b', 'f16'), ('32b', 'f16'),
+    ('32b', 'int8')])
+def test_the_decode_kernel_spills_for_no_model(
+    size: str, kv_cache: str, version: str, architecture: str
+) -> None:
+    macros = decode_defines(
+        SHAPES[size], ('q4k', 'q6k'), 'a8x2', kv_cache, DEVICES[architecture])
+    usages, _ = registers.compile_source(kernel_source('decode', macros), version, architecture)
+    assert usages['decode_step'].spilled_bytes == 0
 
 
 @every_architecture
