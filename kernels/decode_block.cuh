@@ -53,7 +53,7 @@ __device__ __forceinline__ void divide_steps(Turn &turn, Joint &joint, int kind,
 
 // Rows of attention that fit where the words are, a warp's of one head at least.
 constexpr int WORD_BYTES = 2 * WORDS * (LONGEST / 32) * 16;
-constexpr int QUERY_BYTES = QUERY_COLUMNS * (DIM + 8) * 2 + 2 * DIM * 4;
+constexpr int QUERY_BYTES = QUERY_COLUMNS * COLUMN_HALVES * 2 + 2 * DIM * 4;
 constexpr int FREE_ROWS = (WORD_BYTES - QUERY_BYTES) / (DIM * 4);
 constexpr int ROW_SLOTS = FREE_ROWS > WARPS ? FREE_ROWS : WARPS;
 
@@ -63,7 +63,7 @@ struct Shared {
   union {
     int4 words[2 * WORDS][LONGEST / 32];
     struct {
-      half_t queries[QUERY_COLUMNS][COLUMN_HALVES];  // rows of different banks
+      half_t queries[QUERY_COLUMNS][COLUMN_HALVES];
       float newest_key[DIM], newest_value[DIM], rows[ROW_SLOTS][DIM];
     } attention;
   };

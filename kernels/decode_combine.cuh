@@ -32,8 +32,7 @@ __device__ __forceinline__ void share_rows(Shared *shared, const WarpAttention &
     float *const row = shared->attention.rows[slot * row_warps + warp];
 #pragma unroll
     for (int i = 0; i < 16; i += 4) {
-      float *const to = row + ValueRows::place(ValueRows::element(lane / 4, i));
-      *reinterpret_cast<float4 *>(to) =
+      *reinterpret_cast<float4 *>(row + ValueRows::place(ValueRows::element(lane / 4, i))) =
           make_float4(attention.element(j, i), attention.element(j, i + 1),
                       attention.element(j, i + 2), attention.element(j, i + 3));
     }
@@ -54,6 +53,7 @@ __device__ __forceinline__ void add_rows(const Block &block, int group, int part
   float most = has_newest ? shared->head_largest[0][head] : NOTHING;
 #pragma unroll 2
   for (int i = 1; i <= row_warps; ++i) most = fmaxf(most, shared->head_largest[i][head]);
+  const int place = ValueRows::place(2 * pair);
   float total = 0.0f;
   float2 sum = make_float2(0.0f, 0.0f);
   if (has_newest) {
@@ -64,8 +64,8 @@ __device__ __forceinline__ void add_rows(const Block &block, int group, int part
 #pragma unroll 2
   for (int i = 0; i < row_warps; ++i) {
     const float shrink = exp2f(shared->head_largest[i + 1][head] - most);
-    const float2 row = *reinterpret_cast<const float2 *>(
-        scratch.rows[slot * row_warps + i] + ValueRows::place(2 * pair));
+    const float2 row =
+        reinterpret_cast<const float2 *>(scratch.rows[slot * row_warps + i])[place / 2];
     total = fmaf(shared->head_total[i][head], shrink, total);
     sum.x = fmaf(row.x, shrink, sum.x);
     sum.y = fmaf(row.y, shrink, sum.y);

@@ -47,7 +47,7 @@ constexpr int ONE_PART = 96;  // positions that are not worth the way through me
 // Columns of attention's products are the heads of a group: of up to four, both numbers of each
 // query; of more, one number a product.
 constexpr int QUERY_COLUMNS = 2 * SHARED_HEADS, PASSES = SHARED_HEADS > 4 ? 2 : 1;
-constexpr int PASS_COLUMNS = QUERY_COLUMNS / PASSES, COLUMN_HALVES = DIM + 8;
+constexpr int PASS_COLUMNS = QUERY_COLUMNS / PASSES;
 // Most quads of the residual stream that a block adds to.
 constexpr int OWN_QUADS = (EMBEDDING / QUAD + BLOCKS - 1) / BLOCKS;
 constexpr float LOG2_E = 1.44269504088896341f, NOTHING = -1e30f;
@@ -81,16 +81,21 @@ struct Stage {
 };
 
 // The cache of a layer [positions][GROUPS][DIM]: fp16, or int8 with scales [positions][GROUPS].
+// PADDING: halves between the queries in shared memory, for lanes that read them together to use
+// different banks.
 struct HalfKv {
+  static constexpr int PADDING = 32;
   half_t *keys, *values;
 };
 
 struct Int8Kv {
+  static constexpr int PADDING = 8;
   int8_t *keys, *values;
   float *key_scales, *value_scales;
 };
 
 using Kv = DECODE_KV;
+constexpr int COLUMN_HALVES = DIM + Kv::PADDING;
 
 // What a layer has besides matrices: norms (fp32) and the cache.
 struct Layer {

@@ -43,8 +43,7 @@ def kernel_files(
     words = {'Q8_WORDS': KINDS[config.q8_activations].words}
     files: dict[str, Defines] = {}
     if plan.placement == PACKED:
-        files[DECODE] = defines(
-            model, plan.types, plan.activations, config.kv_cache, info)
+        files[DECODE] = defines(model, plan.types, plan.activations, config.kv_cache, info)
         files |= dict.fromkeys((*(() if plan.q8 else PACKED_FILES), REPACK), types)
     elif plan.types:
         files |= dict.fromkeys(BLOCK_FILES, types)
