@@ -116,8 +116,8 @@ TABLE = (
         limits=(0, 63), engine='device'),
     Row('model.weights', _ENGINE.weights,
         'Where the GPU reads weights: mapped from the file, a copy in device memory, a copy '
-        'packed for the fast decode kernel, or auto: packed where that kernel can run the '
-        'model, mapped where no copy fits.',
+        'packed for the fast decode kernel, one with Q8_0 in planes, or auto: packed where that '
+        'kernel can run the model, mapped where no copy fits.',
         choices=('auto', 'packed', 'planes', 'device', 'mapped'), engine='weights'),
     Row('q8.activations', _ENGINE.q8_activations,
         'Activations of a model that is all Q8_0, on the GPU: one int8 word, two, or fp32; '
@@ -125,7 +125,7 @@ TABLE = (
         choices=('a8', 'a8x2', 'f32'), engine='q8_activations'),
     Row('gemv.activations', _ENGINE.gemv_activations,
         'Activations of a decode step of a K-quant model, on the GPU: one int8 word, two, or '
-        'fp16; the int8 kernel runs where its own copy of the weights fits too.',
+        'fp16; where the weights are not packed, it is fp16.',
         choices=('a8', 'a8x2', 'fp16'), engine='gemv_activations'),
     Row('q8.variant', _ENGINE.q8_variant,
         'Kernels of a Q8_0 model in planes, with equal results: auto measures which is fastest; '

@@ -33,10 +33,12 @@ from reflex_llm_ros.synthetic.model_shape import ModelShape
 from reflex_llm_ros.synthetic.qwen3_gguf import generate
 from shim_device import ShimDevice
 from test_backend import kl_divergence, never
+import yaml
 
 SHAPE = ModelShape(
     block_count=2, embedding_length=512, feed_forward_length=1024, head_count=4,
     head_count_kv=2, head_dim=128, vocab_size=512, context_length=256)
+REPOSITORY = Path(__file__).resolve().parents[2]
 MOST_DIVERGENCE = {'a8': 5e-2, 'a8x2': 1e-3}
 
 
@@ -198,6 +200,17 @@ def test_the_ring_is_the_deepest_that_fits(
     room = device.info.shared_bytes - decode.shared_bytes
     most = device.info.shared_bytes == 512 << 10
     assert room >= 0 and most == (room >= a_step)
+
+
+@pytest.mark.parametrize(
+    'file', sorted((REPOSITORY / 'config').glob('orin_*.yaml')), ids=lambda file: file.name)
+def test_it_runs_with_the_settings_for_an_orin(
+    file: Path, wide_qwen3_path: Path, device: Any, open_backend: Any
+) -> None:
+    parameters = yaml.safe_load(file.read_text())['/**']['ros__parameters']
+    assert not {'model.weights', 'gemv.activations'} & set(parameters)
+    backend = open_backend(wide_qwen3_path, device, kv_cache=parameters['context.kv_cache'])
+    assert isinstance(backend.loaded().decode, PersistentDecode)
 
 
 def test_weights_are_held_once_and_what_is_allocated_was_planned(
