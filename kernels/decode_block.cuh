@@ -90,7 +90,7 @@ struct Shared {
 
 // Steps of a warp's ring, which lies before that: the most that fit. Where the least do not, the
 // kernel cannot be launched.
-constexpr int MOST_DEPTH = 10, LEAST_DEPTH = 4;
+constexpr int MOST_DEPTH = 10, LEAST_DEPTH = 3;
 constexpr int FITTING = (DECODE_SHARED_BYTES - int(sizeof(Shared))) / (WARPS * MAX_STEP_BYTES);
 constexpr int DEPTH = FITTING > MOST_DEPTH    ? MOST_DEPTH
                       : FITTING < LEAST_DEPTH ? LEAST_DEPTH

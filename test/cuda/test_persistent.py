@@ -23,6 +23,7 @@ from typing import Any
 from gguf import GGMLQuantizationType
 import numpy as np
 import pytest
+from reflex_llm_ros.engine.backends.cuda import persistent
 from reflex_llm_ros.engine.backends.cuda.load_plan import make_plan, PACKED
 from reflex_llm_ros.engine.backends.cuda.packed import STEP_BYTES
 from reflex_llm_ros.engine.backends.cuda.persistent import CLOCKED, PersistentDecode, PHASES
@@ -200,6 +201,24 @@ def test_the_ring_is_the_deepest_that_fits(
     room = device.info.shared_bytes - decode.shared_bytes
     most = device.info.shared_bytes == 512 << 10
     assert room >= 0 and most == (room >= a_step)
+
+
+def test_the_shallowest_ring_decodes_the_same(
+    wide_qwen3_path: Path, open_backend: Any, monkeypatch: pytest.MonkeyPatch,
+    rng: np.random.Generator
+) -> None:
+    monkeypatch.setattr(persistent, 'SMALLEST_SHARED_BYTES', 0)
+    tokens = [int(token) for token in rng.integers(0, SHAPE.vocab_size, 3)]
+    logits, needed = [], []
+    for shared_bytes in (512 << 10, 80 << 10):
+        device = ShimDevice()
+        device.info = replace(device.info, multiprocessors=2, shared_bytes=shared_bytes)
+        backend = open_backend(wide_qwen3_path, device)
+        needed.append(backend.loaded().decode.shared_bytes)
+        logits.append([backend.forward([token], place) for place, token in enumerate(tokens)])
+        assert backend.counters() == {}
+    assert needed[0] - needed[1] == 7 * 12 * STEP_BYTES['q6k']  # of ten steps
+    np.testing.assert_array_equal(logits[0], logits[1])
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ import shim_build
 SHAPES = {
     **PRESETS, '14b': ModelShape(40, 5120, 17408, 40, 8),
     '32b': ModelShape(64, 5120, 25600, 64, 8)}
+K_QUANTS = ('q4k', 'q6k')
 DEVICES = {
     'sm_87': DeviceInfo('Orin Nano', (8, 7), 8, True, 8 << 30, 163 << 10),
     'sm_90': DeviceInfo('H200', (9, 0), 132, False, 139 << 30, 227 << 10)}
@@ -50,15 +51,19 @@ def test_no_kernel_spills(
 
 @every_architecture
 @pytest.mark.parametrize('version', [registers.PINNED, registers.NEWEST])
-@pytest.mark.parametrize('size, kv_cache', [
-    ('0.6b', 'f16'), ('4b', 'int8'), ('8b', 'f16'), ('14b', 'f16'), ('32b', 'f16'),
-    ('32b', 'int8')])
-def test_the_decode_kernel_spills_for_no_model(
-    size: str, kv_cache: str, version: str, architecture: str
+@pytest.mark.parametrize('size, types, kv_cache', [
+    ('0.6b', K_QUANTS, 'f16'), ('4b', K_QUANTS, 'int8'), ('8b', K_QUANTS, 'f16'),
+    ('14b', K_QUANTS, 'f16'), ('32b', K_QUANTS, 'f16'), ('32b', K_QUANTS, 'int8'),
+    ('32b', ('q8_0',), 'f16')])
+def test_the_decode_kernel_fits_every_model(
+    size: str, types: tuple[str, ...], kv_cache: str, version: str, architecture: str
 ) -> None:
-    macros = decode_defines(
-        SHAPES[size], ('q4k', 'q6k'), 'a8x2', kv_cache, DEVICES[architecture])
-    usages, _ = registers.compile_source(kernel_source('decode', macros), version, architecture)
+    """No registers are spilled, and a block finds room for its ring."""
+    macros = decode_defines(SHAPES[size], types, 'a8x2', kv_cache, DEVICES[architecture])
+    source = kernel_source('decode', macros)
+    source = replace(source, code=source.code + (
+        'static_assert(RING_BYTES + sizeof(Shared) <= DECODE_SHARED_BYTES, "too large");'))
+    usages, _ = registers.compile_source(source, version, architecture)
     assert usages['decode_step'].spilled_bytes == 0
 
 
