@@ -14,23 +14,27 @@
 
 """A DDS domain of one's own: for a demo or a test that must not meet the robot's graph."""
 
+from collections import deque
 from itertools import cycle, islice
 import random
 import socket
 
 # The ports of higher domains are among those that Linux gives to anyone who asks.
 _DOMAINS = 100
+_LATEST = 8
 _turns = cycle(random.sample(range(1, _DOMAINS + 1), _DOMAINS))
+_claims: deque[socket.socket] = deque()
 
 
-def _is_free(domain: int) -> bool:
-    # Where its first participant listens: DDSI-RTPS 2.5, 9.6.2.3.
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind(('', 7400 + 250 * domain + 10))
-        except OSError:
-            return False
-    return True
+def _bind(domain: int, offset: int) -> socket.socket | None:
+    """Take one of a domain's UDP ports; None where somebody has it."""
+    port = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        port.bind(('', 7400 + 250 * domain + offset))
+    except OSError:
+        port.close()
+        return None
+    return port
 
 
 def free_domain() -> int:
@@ -48,6 +52,17 @@ def free_domain() -> int:
 
     """
     for domain in islice(_turns, _DOMAINS):
-        if _is_free(domain):
+        # The last port of a domain, which no participant takes, is kept for a while: who has it
+        # will join. The other is where a domain's first participant listens (DDSI-RTPS 2.5,
+        # 9.6.2.3).
+        claim, listener = _bind(domain, 249), _bind(domain, 10)
+        if listener is not None:
+            listener.close()
+        if claim is not None and listener is not None:
+            _claims.append(claim)
+            if len(_claims) > _LATEST:
+                _claims.popleft().close()
             return domain
+        if claim is not None:
+            claim.close()
     raise RuntimeError(f'each of the DDS domains 1 to {_DOMAINS} is in use on this machine')

@@ -16,11 +16,14 @@
 
 from collections.abc import Iterator
 import os
+import subprocess
+import sys
 
 import pytest
 import rclpy
 from rclpy.context import Context
 from reflex_llm_ros.dds_domain import free_domain
+from robot import REPOSITORY
 
 
 @pytest.fixture
@@ -42,3 +45,13 @@ def test_a_domain_in_use_is_never_chosen(occupied: int) -> None:
 def test_a_domain_that_was_chosen_does_not_come_again_soon() -> None:
     # A process that was given a domain may not have joined it yet.
     assert len({free_domain() for _ in range(50)}) == 50
+
+
+def test_another_process_does_not_choose_what_was_chosen_here() -> None:
+    chosen = free_domain()
+    others = subprocess.run(
+        [sys.executable, '-c', 'from reflex_llm_ros.dds_domain import free_domain\n'
+         'print(*(free_domain() for _ in range(120)))'],
+        cwd=REPOSITORY, text=True, capture_output=True, check=True)
+    assert str(chosen) not in others.stdout.split()
+    assert len(set(others.stdout.split())) > 50
