@@ -18,6 +18,7 @@ from collections.abc import Callable
 import ctypes
 import faulthandler
 import os
+from queue import SimpleQueue
 import signal
 import sys
 import threading
@@ -60,9 +61,11 @@ def run(
     after that. Here the node first gets to end its work and tell so.
     """
     _return_large_blocks()
-    ending = threading.Event()
+    # A signal's handler interrupts the thread that waits, also while it holds the lock of what
+    # it waits for. This is the one thing to wait for that takes that.
+    ending: SimpleQueue[None] = SimpleQueue()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ending.set())
+        signal.signal(number, lambda *_: ending.put(None))
     rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
     try:
         node = make_node()
@@ -76,7 +79,7 @@ def run(
     # The main thread is left to the signals: Python runs their handlers nowhere else.
     spinner = threading.Thread(target=_spin, args=(executor, node, stopped, ending), daemon=True)
     spinner.start()
-    ending.wait()
+    ending.get()
     threading.Thread(target=_end_anyway, daemon=True).start()
     # Should something hang that holds Python's lock, this one says where, and needs no lock.
     faulthandler.dump_traceback_later(STUCK_S, exit=True)
@@ -124,7 +127,8 @@ def _return_large_blocks() -> None:
 
 
 def _spin(
-    executor: MultiThreadedExecutor, node: Node, stopped: threading.Event, ending: threading.Event
+    executor: MultiThreadedExecutor, node: Node, stopped: threading.Event,
+    ending: 'SimpleQueue[None]'
 ) -> None:
     """
     Spin on after an exception: it belongs to one callback, the node to all.
@@ -138,4 +142,4 @@ def _spin(
             break
         except Exception as error:
             node.get_logger().error(f'a callback failed: {error}\n{traceback.format_exc()}')
-    ending.set()
+    ending.put(None)

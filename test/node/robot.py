@@ -104,7 +104,9 @@ class Robot:
         self.diagnostics: list[DiagnosticArray] = []
         self.context = Context()
         rclpy.init(context=self.context, domain_id=node.domain)
-        self.ros = rclpy.create_node(f'robot_{new_id()}', context=self.context)
+        self.ros = rclpy.create_node(
+            f'robot_{new_id()}', context=self.context, enable_rosout=False,
+            start_parameter_services=False)
         deep = QoSProfile(depth=1000)
         self.ros.create_subscription(
             String, '/reflex_llm/events',

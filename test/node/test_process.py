@@ -63,3 +63,37 @@ def test_process_ends_whatever_hangs(what: str, number: signal.Signals) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+INTERRUPTED = """
+import os, signal, sys
+from rclpy.node import Node
+from reflex_llm_ros.process import run
+
+def in_a_wait(frame, event, arg):
+    if event == 'line':
+        os.kill(os.getpid(), signal.SIGTERM)
+    return in_a_wait
+
+def trace(frame, event, arg):
+    waits = frame.f_code.co_filename == threading_file and frame.f_code.co_name == 'wait'
+    return in_a_wait if waits else None
+
+def make_node():
+    sys.settrace(trace)
+    return Node('interrupted')
+
+import threading
+threading_file = threading.__file__
+sys.exit(run(make_node, lambda node, timeout_s: True, []))
+"""
+
+
+def test_signals_at_every_line_of_a_wait_end_the_process() -> None:
+    """A handler that takes a lock which its own thread holds would wait for ever."""
+    process = subprocess.Popen([sys.executable, '-c', INTERRUPTED], cwd=REPOSITORY)
+    try:
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
