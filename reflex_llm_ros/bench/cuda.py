@@ -93,16 +93,20 @@ def measure_step(backend: CudaBackend, position: int, steps: int = STEPS) -> Dec
 
 def step_seconds(backend: CudaBackend, position: int, steps: int = STEPS) -> float:
     """Return a step's time when nothing waits for the host, the middle of several runs."""
-    decode, times = backend.loaded().decode, []
+    return median(_run_seconds(backend, position, steps) for _ in range(REPEATS))
+
+
+def _run_seconds(backend: CudaBackend, position: int, steps: int) -> float:
+    """Run steps once; the time of one."""
+    decode = backend.loaded().decode
 
     def run() -> None:
         for _ in range(steps):
             decode.launch()
 
-    for _ in range(REPEATS):
-        set_input(backend, 1, max(0, position - steps // 2))
-        times.append(backend.device.elapsed(run) / steps)
-    return median(times)
+    set_input(backend, 1, max(0, position - steps // 2))
+    seconds: float = backend.device.elapsed(run)
+    return seconds / steps
 
 
 def host_share(backend: CudaBackend, position: int, steps: int = STEPS) -> float:
@@ -138,20 +142,10 @@ def measure_clocked(
     decode, device = backend.loaded().decode, backend.device
     assert isinstance(decode, PersistentDecode)
     plain = step_seconds(backend, position, steps)
-
-    def run() -> None:
-        for _ in range(steps):
-            decode.launch()
-
-    def begin() -> None:
-        set_input(backend, 1, max(0, position - steps // 2))
-
     with decode.clocked() as counts:
-        begin()
-        run()
+        _run_seconds(backend, position, steps)
         device.write(counts, np.zeros(counts.shape, np.uint64))
-        begin()
-        seconds = device.elapsed(run) / steps
+        seconds = _run_seconds(backend, position, steps)
         microseconds = device.download(counts).mean(axis=0) / steps / ghz / 1e3
     return ClockedStep(position, plain * 1e6, seconds * 1e6, tuple(
         Phases(name, *map(float, row)) for name, row in zip(CLOCKED, microseconds, strict=True)))

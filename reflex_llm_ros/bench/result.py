@@ -221,14 +221,15 @@ class Result:
     def from_json(cls, text: str) -> 'Result':
         """Read a run that ``to_json`` wrote."""
         run = json.loads(text)
+        run.setdefault('clocked', ())  # earlier runs have none
         for name, kind in (('decode', Decode), ('prefill', Prefill), ('kernels', Kernel),
                            ('lanes', Lane), ('costs', StepCost), ('projections', Projection),
                            ('bars', Bar), ('clocked', ClockedStep)):
-            for entry in run.get(name, ()):
+            for entry in run[name]:
                 for part, of in (('decode', Decode), ('stages', Stage), ('parts', Phases)):
                     if part in entry:
                         entry[part] = tuple(of(**fields) for fields in entry[part])
-            run[name] = tuple(kind(**entry) for entry in run.get(name, ()))
+            run[name] = tuple(kind(**entry) for entry in run[name])
         if run.get('load'):
             run['load'] = Load(**run['load'])
         return cls(**run)
