@@ -79,7 +79,7 @@ __device__ __forceinline__ void await(float (&values)[COUNT], const uint64_t *sl
     late = false;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
-      if (uint32_t(words[i] >> 32) == tag) continue;
+      if (are_values_of(tag, words[i])) continue;
       words[i] = load_word(slots + i * stride);
       late = true;
     }
