@@ -38,7 +38,7 @@ from reflex_llm_ros.engine.backends.cuda.load_plan import (
     PACKED,
 )
 from reflex_llm_ros.engine.backends.cuda.packed import PackedPlacement
-from reflex_llm_ros.engine.backends.cuda.persistent import PersistentDecode
+from reflex_llm_ros.engine.backends.cuda.persistent import DECODE, PersistentDecode
 from reflex_llm_ros.engine.backends.cuda.q8_activations import KINDS
 from reflex_llm_ros.engine.backends.cuda.q8_choice import Choice, FORCED
 from reflex_llm_ros.engine.backends.cuda.q8_steps import Q8Steps
@@ -104,7 +104,8 @@ class CudaBackend:
             f'{plan.cache >> 20} MiB for {plan.context_length} tokens, scratch '
             f'{plan.scratch >> 20} MiB, of {device.free_bytes() >> 20} MiB free'))
 
-        _compile(device, kernel_files(plan, sizes, config, device.info), on_progress)
+        files = kernel_files(plan, sizes, config, device.info)
+        _compile(device, files, on_progress)
         weights, self._weight_bytes = _load(device, model, plan, on_progress)
 
         on_progress(0.95, 'warming up')
@@ -128,7 +129,7 @@ class CudaBackend:
         decode: DecodeStep | PersistentDecode = launches
         if plan.placement == PACKED:
             decode = PersistentDecode(
-                device, sizes, weights, buffers, cache, plan.types, plan.activations, launches,
+                device, sizes, weights, buffers, cache, plan.types, files[DECODE], launches,
                 self._dispatcher)
         sampling = DeviceSampling(
             device, buffers.tokens[:1], buffers.positions[:1], buffers.logits)

@@ -102,13 +102,13 @@ class PersistentDecode:
     """
     One token a launch, on the device alone; to callers the same as ``decode.DecodeStep``.
 
-    All matrices are packed, of ``types``; the kernel has been loaded with ``defines`` of these
-    and of ``activations``. Where a launch fails, ``simpler`` takes over.
+    All matrices are packed, of ``types``; the kernel has been loaded with ``macros``, which
+    ``defines`` made of these. Where a launch fails, ``simpler`` takes over.
     """
 
     def __init__(
         self, device: Any, config: ModelConfig, weights: DenseWeights[DeviceTensor],
-        buffers: Buffers, cache: list[LayerCache], types: Sequence[str], activations: str,
+        buffers: Buffers, cache: list[LayerCache], types: Sequence[str], macros: Defines,
         simpler: DecodeStep, dispatcher: Dispatcher
     ) -> None:
         self._device = device
@@ -117,8 +117,7 @@ class PersistentDecode:
         self._taken_over: int | None = None
         self._blocks = device.info.multiprocessors
         matrices = _matrices(weights)
-        kv_cache = 'f16' if cache[0].key_scales is None else 'int8'
-        self._defines = defines(config, types, activations, kv_cache, device.info)
+        self._macros = macros
         self.shared_bytes = self._needed_bytes()
         parts = _parts(config, self._blocks)
         work = {name: device.upload(np.zeros(shape, dtype)) for name, shape, dtype in
@@ -176,12 +175,12 @@ class PersistentDecode:
         counts = self._device.upload(
             np.zeros((self._blocks, len(CLOCKED), len(PHASES)), np.uint64))
         try:
-            self._load({**self._defines, 'DECODE_CLOCKS': 1})
+            self._load({**self._macros, 'DECODE_CLOCKS': 1})
             self._arguments = (*arguments, counts)
             yield counts
         finally:
             self._arguments = arguments
-            self._load(self._defines)
+            self._load(self._macros)
 
     def _load(self, macros: Defines) -> None:
         self._device.load({DECODE: macros})
