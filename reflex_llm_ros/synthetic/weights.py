@@ -121,16 +121,14 @@ def _blocks(
         return math.sqrt((number ** 2 - 1) / 12)
 
     name = kind.name
-    if name in ('Q4_0', 'Q5_0'):
+    if name in ('Q4_0', 'Q5_0', 'Q8_0'):
         # Levels reach one further below zero than above: either sign of the scale, evenly.
         signs = random.choice(np.array([-1, 1], np.float32), (count, 1))
-        put_half(0, signs * unit / levels(16 if name == 'Q4_0' else 32))
+        put_half(0, signs * unit / levels({'Q4_0': 16, 'Q5_0': 32, 'Q8_0': 256}[name]))
     elif name in ('Q4_1', 'Q5_1'):
         number = 16 if name == 'Q4_1' else 32
         put_half(0, unit / levels(number))
         put_half(2, unit / levels(number) * -(number - 1) / 2)
-    elif name == 'Q8_0':
-        put_half(0, unit / levels(256))
     elif name in ('Q4_K', 'Q5_K'):
         number = 16 if name == 'Q4_K' else 32
         scales = random.integers(33, 63, (count, 8), np.uint8)
