@@ -21,6 +21,7 @@ import socket
 
 # The ports of higher domains are among those that Linux gives to anyone who asks.
 _DOMAINS = 100
+_PARTICIPANTS = 8
 _LATEST = 8
 _turns = cycle(random.sample(range(1, _DOMAINS + 1), _DOMAINS))
 _claims: deque[socket.socket] = deque()
@@ -35,6 +36,19 @@ def _bind(domain: int, offset: int) -> socket.socket | None:
         port.close()
         return None
     return port
+
+
+def _occupied(domain: int) -> bool:
+    """Look at the ports where a domain's first participants listen (DDSI-RTPS 2.5, 9.6.2.3).
+
+    The first one's is not enough: who came later may have outlived it.
+    """
+    for number in range(_PARTICIPANTS):
+        listener = _bind(domain, 10 + 2 * number)
+        if listener is None:
+            return True
+        listener.close()
+    return False
 
 
 def free_domain() -> int:
@@ -53,16 +67,15 @@ def free_domain() -> int:
     """
     for domain in islice(_turns, _DOMAINS):
         # The last port of a domain, which no participant takes, is kept for a while: who has it
-        # will join. The other is where a domain's first participant listens (DDSI-RTPS 2.5,
-        # 9.6.2.3).
-        claim, listener = _bind(domain, 249), _bind(domain, 10)
-        if listener is not None:
-            listener.close()
-        if claim is not None and listener is not None:
-            _claims.append(claim)
-            if len(_claims) > _LATEST:
-                _claims.popleft().close()
-            return domain
-        if claim is not None:
+        # will join.
+        claim = _bind(domain, 249)
+        if claim is None:
+            continue
+        if _occupied(domain):
             claim.close()
+            continue
+        _claims.append(claim)
+        if len(_claims) > _LATEST:
+            _claims.popleft().close()
+        return domain
     raise RuntimeError(f'each of the DDS domains 1 to {_DOMAINS} is in use on this machine')

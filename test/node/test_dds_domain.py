@@ -15,6 +15,7 @@
 """Nodes of different tests must not meet."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager, ExitStack
 import os
 import subprocess
 import sys
@@ -26,20 +27,35 @@ from reflex_llm_ros.dds_domain import free_domain
 from robot import REPOSITORY
 
 
-@pytest.fixture
-def occupied() -> Iterator[int]:
-    domain = free_domain()
+@contextmanager
+def participant(domain: int) -> Iterator[None]:
     os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
     context = Context()
     rclpy.init(context=context, domain_id=domain)
-    node = rclpy.create_node('occupant', context=context)
-    yield domain
+    node = rclpy.create_node('occupant', context=context, enable_rosout=False)
+    yield
     node.destroy_node()
     rclpy.shutdown(context=context)
 
 
+@pytest.fixture
+def occupied() -> Iterator[int]:
+    domain = free_domain()
+    with participant(domain):
+        yield domain
+
+
 def test_a_domain_in_use_is_never_chosen(occupied: int) -> None:
     assert occupied not in {free_domain() for _ in range(250)}
+
+
+def test_a_domain_is_in_use_as_long_as_anybody_is_left() -> None:
+    domain = free_domain()
+    with ExitStack() as first:
+        first.enter_context(participant(domain))
+        with participant(domain):
+            first.close()
+            assert domain not in {free_domain() for _ in range(250)}
 
 
 def test_a_domain_that_was_chosen_does_not_come_again_soon() -> None:
