@@ -20,10 +20,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from reflex_llm_ros.bench.cuda import greedy_ids, logits_of, measure_step, step_seconds
+from reflex_llm_ros.bench.cuda import greedy_ids, logits_of, measure_step, step_seconds, STEPS
 from reflex_llm_ros.bench.result import Lane
 from reflex_llm_ros.engine.backends.cuda.backend import CudaBackend
 from reflex_llm_ros.engine.config import EngineConfig, FastPaths
+from reflex_llm_ros.engine.errors import BadRequestError
 from reflex_llm_ros.engine.gguf_model import GgufModel
 
 FULL_PRECISION = 'fp16'
@@ -40,12 +41,18 @@ def measure_lanes(
     Open the model once for each kind, and again for each on few multiprocessors.
 
     ``kinds`` begins with fp16, which the others are compared with. Positions may lie in a part of
-    the cache that nothing was written to: what it holds takes no time.
+    the cache that nothing was written to: what it holds takes no time. Raises BadRequestError
+    where the cache has too few.
     """
     expected: list[np.ndarray] = []
     lanes = []
     for kind in kinds:
         with closing(_open(config, kind, make_device())) as backend:
+            needed = max(compared, max(positions) + STEPS)
+            if backend.context_length < needed:
+                raise BadRequestError(
+                    f'{backend.context_length} positions are too few to compare kinds of '
+                    f'activations: give --context at least {needed}')
             vocabulary = backend.loaded().buffers.logits.shape[-1]
             tokens = np.random.default_rng(1).integers(0, vocabulary, compared).tolist()
             logits = [logits_of(backend, *at[::-1]) for at in enumerate(tokens)]

@@ -41,7 +41,7 @@ from reflex_llm_ros.bench.result import Result, StepCost
 from reflex_llm_ros.engine.backends import open_backend
 from reflex_llm_ros.engine.backends.base import Backend
 from reflex_llm_ros.engine.config import EngineConfig
-from reflex_llm_ros.engine.errors import EngineError
+from reflex_llm_ros.engine.errors import BadRequestError, EngineError
 from reflex_llm_ros.engine.gguf_model import GgufModel, ModelConfig
 from reflex_llm_ros.engine.memory import kv_bytes_per_position
 from rich.console import Console
@@ -69,6 +69,10 @@ def run(config: EngineConfig, prefills: Sequence[int], console: Console) -> Resu
                 lambda done, step: status.update(f'{done:.0%} {step}'))
     with closing(backend), console.status('measuring') as status:
         last = backend.context_length - ROOM
+        if last < 0:
+            raise BadRequestError(
+                f'{backend.context_length} positions are too few to measure: '
+                f'give --context at least {ROOM}')
         fitting = [tokens for tokens in prefills if tokens <= last]
         positions = sorted({0, min(POSITION, last), last})
         prefill, decode = [], []
@@ -184,6 +188,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     config = EngineConfig(
         options.model, backend=options.backend, context_length=options.context)
     kept = Path(options.model)
+
+    def keep(result: Result) -> None:
+        if options.json:
+            options.json.write_text(result.to_json() + '\n')
+
     try:
         if kept.suffix == '.json':
             result = Result.from_json(kept.read_text())
@@ -192,6 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 result, bars=bars(result, _llama_cpp(options.llama_bench), command))
         else:
             result = run(config, options.prefill, console)
+            keep(result)  # the bars take minutes more
         if options.bars and kept.suffix != '.json' and result.backend == 'cuda':
             given = sys.argv[1:] if arguments is None else arguments
             command = shlex.join([parser.prog, *given])
@@ -200,8 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(f'reflex_llm_bench: {error}', style='red', markup=False)
         return 1
     print_report(result, console)
-    if options.json:
-        options.json.write_text(result.to_json() + '\n')
+    keep(result)
     if options.plot:
         plot(result, options.plot)
     return 0

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reflex_llm_ros.bench import cuda
+from reflex_llm_ros.bench import cuda, lanes
 from reflex_llm_ros.bench.bars import bars, read_llama_bench
 from reflex_llm_ros.bench.cuda import clock_ghz, host_share, measure_kernels, read_bandwidth
 from reflex_llm_ros.bench.lanes import divergence, measure_lanes
@@ -47,6 +47,7 @@ from reflex_llm_ros.cli import bench
 from reflex_llm_ros.cli.bench import main
 from reflex_llm_ros.engine import backends
 from reflex_llm_ros.engine.backends.cuda import backend as cuda_backend
+from reflex_llm_ros.engine.backends.cuda import opening
 from reflex_llm_ros.engine.config import EngineConfig
 from reflex_llm_ros.engine.gguf_model import GgufModel
 from reflex_llm_ros.synthetic.model_shape import ModelShape
@@ -89,6 +90,14 @@ def test_damaged_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture)
     broken.write_bytes(b'nothing')
     assert main([str(broken)]) == 1
     assert 'broken.gguf' in capsys.readouterr().out.replace('\n', '')
+
+
+def test_too_few_positions_are_one_line(
+    tiny_qwen3_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert main([str(tiny_qwen3_path), '--backend', 'cpu', '--context', '100']) == 1
+    shown = ' '.join(capsys.readouterr().out.split())
+    assert '100 positions are too few to measure: give --context at least 256' in shown
 
 
 def test_kernels_of_a_step_are_all_timed(tiny_qwen3_path: Path, open_backend) -> None:
@@ -278,21 +287,58 @@ def test_program_prints_which_q8_kernels_were_chosen(
     assert 'q8_head_a8x2_r2' in run['choices'] and run['kernels'] and not run['clocked']
 
 
-def test_program_shows_where_a_persistent_step_goes(
-    tmp_path: Path, shim_machine: ShimDevice, capsys: pytest.CaptureFixture
-) -> None:
-    path, kept = tmp_path / 'wide.gguf', tmp_path / 'run.json'
+@pytest.fixture
+def wide_model(tmp_path: Path, shim_machine: ShimDevice) -> Path:
+    """Write a model that the persistent kernel decodes, on one multiprocessor."""
+    path = tmp_path / 'wide.gguf'
     generate(str(path), ModelShape(
         block_count=1, embedding_length=512, feed_forward_length=512, head_count=4,
         head_count_kv=2, head_dim=128, vocab_size=512, context_length=128), seed=4)
     shim_machine.info = replace(shim_machine.info, multiprocessors=1, shared_bytes=163 << 10)
-    assert main([str(path), '--context', '40', '--prefill', '4', '--json', str(kept)]) == 0
+    return path
+
+
+def test_program_shows_where_a_persistent_step_goes(
+    tmp_path: Path, wide_model: Path, capsys: pytest.CaptureFixture
+) -> None:
+    kept = tmp_path / 'run.json'
+    assert main([str(wide_model), '--context', '40', '--prefill', '4', '--json', str(kept)]) == 0
     run = Result.from_json(kept.read_text())
     assert [step.position for step in run.clocked] == [0, 16] and not run.kernels
     for step in run.clocked:
         assert 0 < step.step_us and 0 <= step.launch_us < step.clocked_us
         assert [part.name for part in step.parts][1] == 'attention'
     assert 'step at 16' in capsys.readouterr().out
+
+
+def test_program_holds_a_persistent_model_to_the_bars(
+    tmp_path: Path, wide_model: Path, shim_machine: ShimDevice, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture
+) -> None:
+    kept = tmp_path / 'run.json'
+    arguments = [
+        str(wide_model), '--context', '64', '--prefill', '4', '--bars', '--json', str(kept)]
+    monkeypatch.setattr(opening, 'open_device', lambda ordinal: shim_machine)
+    # What was measured before the bars is kept where they cannot be.
+    assert main(arguments) == 1
+    assert 'give --context at least 552' in ' '.join(capsys.readouterr().out.split())
+    assert Result.from_json(kept.read_text()).clocked
+    for name in ('POSITION', 'LONG_POSITION'):
+        monkeypatch.setattr(bench, name, {'POSITION': 8, 'LONG_POSITION': 16}[name])
+    monkeypatch.setattr(lanes, 'REPEATED', 2)
+    monkeypatch.setattr(
+        lanes, 'measure_lanes', partial(measure_lanes, few_blocks=2, compared=2))
+    assert main(arguments) == 0
+    run = Result.from_json(kept.read_text())
+    assert [lane.activations for lane in run.lanes] == ['fp16', 'a8', 'a8x2']
+    for lane in run.lanes:
+        persistent = lane.activations != 'fp16'
+        assert lane.repeats and lane.kl < 0.1
+        assert [at.position for at in lane.decode] == [8, 16]
+        assert lane.route == ('PersistentDecode' if persistent else 'DecodeStep')
+        assert lane.few_blocks == (2 if persistent else 0)
+    assert {bar.what for bar in run.bars} >= {
+        'host share of a token', 'KL(fp16, a8)', 'KL(fp16, a8x2), the default'}
 
 
 def test_kept_run_is_shown_again_beside_llama_cpp(
