@@ -37,7 +37,7 @@ def start() -> Iterator[Start]:
 
     yield start
     for robot in robots:
-        robot.node.kill()
+        robot.node.stop()
         robot.close()
 
 

@@ -47,6 +47,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPTED = [str(Path(__file__).with_name('scripted_node.py'))]
 REAL = ['-m', 'reflex_llm_ros.node']
 PATIENCE_S = 60.0
+END_S = 5.0
 
 os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
 Found = TypeVar('Found')
@@ -87,8 +88,18 @@ class NodeProcess:
         self.process.send_signal(number)
         return self.process.wait(PATIENCE_S)
 
-    def kill(self) -> None:
-        if self.process.poll() is None:
+    def stop(self) -> None:
+        """End the process whatever a test has done to it.
+
+        By force only where it must be: who is killed leaves shared memory and its locks behind,
+        which whoever comes into the same domain meets.
+        """
+        if self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
 
@@ -297,5 +308,5 @@ def active_robot(program: list[str], parameters: dict[str, Any]) -> Iterator[Rob
         yield robot
         assert robot.node.end() == 0, robot.node.log()
     finally:
-        robot.node.kill()
+        robot.node.stop()
         robot.close()

@@ -14,6 +14,8 @@
 
 """Every transition, every way in which it can fail, and every way in which a node ends."""
 
+from pathlib import Path
+import re
 import signal
 import time
 
@@ -22,6 +24,7 @@ from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 import psutil
 import pytest
+import rclpy
 from robot import NodeProcess, Robot, SCRIPTED, wait_for
 
 
@@ -190,6 +193,14 @@ ENDINGS = {
 }
 
 
+def shared_memory(robot: Robot) -> list[Path]:
+    """Files in which Fast DDS passes the node's messages on: it holds a lock beside each."""
+    opened = psutil.Process(robot.node.process.pid).open_files()
+    pattern = re.compile(r'(/dev/shm/fast(?:dds|rtps)_[0-9a-f]{16})_el')
+    locked = (pattern.fullmatch(file.path) for file in opened)
+    return [Path(lock[1]) for lock in locked if lock]
+
+
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize('when', ENDINGS)
 def test_a_signal_ends_the_process_cleanly(start: Start, when: str, number: int) -> None:
@@ -207,10 +218,14 @@ def test_a_signal_ends_the_process_cleanly(start: Start, when: str, number: int)
         robot.status(state='loading', step='weights')
     if when == 'while active and idle':
         robot.end_of(running)
+    segments = shared_memory(robot)
+    assert segments or rclpy.get_rmw_implementation_identifier() != 'rmw_fastrtps_cpp'
     before = time.monotonic()
     assert robot.node.end(number) == 0, robot.node.log()
     print(f'{when}: ended in {time.monotonic() - before:.2f} s')
     assert 'Traceback' not in robot.node.log()
+    if 'hangs' not in when:
+        assert not [segment for segment in segments if segment.exists()]
     if when == 'while it generates':
         assert robot.last_words(running)['code'] == 'cancelled_by_deactivate'
 

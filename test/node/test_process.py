@@ -14,12 +14,14 @@
 
 """A node's process ends in time, whatever hangs in its ending."""
 
+import os
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from reflex_llm_ros.dds_domain import free_domain
 from robot import PATIENCE_S, REPOSITORY
 
 HANGING = """
@@ -48,11 +50,17 @@ sys.exit(run(Hanging, stop, []))
 """
 
 
+def apart() -> dict[str, str]:
+    """Return an environment in which a process meets no other."""
+    return {**os.environ, 'ROS_DOMAIN_ID': str(free_domain())}
+
+
 @pytest.mark.parametrize('what', ['nothing', 'destroying', 'stopping', 'a thread'])
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_process_ends_whatever_hangs(what: str, number: signal.Signals) -> None:
     process = subprocess.Popen(
-        [sys.executable, '-c', HANGING, what], cwd=REPOSITORY, stdout=subprocess.PIPE)
+        [sys.executable, '-c', HANGING, what], cwd=REPOSITORY, env=apart(),
+        stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b'up\n'
@@ -91,7 +99,8 @@ sys.exit(run(make_node, lambda node, timeout_s: True, []))
 
 def test_signals_at_every_line_of_a_wait_end_the_process() -> None:
     """A handler that takes a lock which its own thread holds would wait for ever."""
-    process = subprocess.Popen([sys.executable, '-c', INTERRUPTED], cwd=REPOSITORY)
+    process = subprocess.Popen(
+        [sys.executable, '-c', INTERRUPTED], cwd=REPOSITORY, env=apart())
     try:
         assert process.wait(PATIENCE_S) == 0
     finally:
