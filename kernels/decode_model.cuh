@@ -41,7 +41,6 @@ constexpr int SHARED_HEADS = HEADS / GROUPS;  // query heads of one key/value he
 constexpr int QUERY = HEADS * DIM, KEY = GROUPS * DIM;
 constexpr int LONGEST = FEED_FORWARD > QUERY ? FEED_FORWARD : QUERY;
 constexpr int MAX_STEP_BYTES = most_step_bytes<DECODE_FORMATS>();
-constexpr int MIN_STEP_BYTES = least_step_bytes<DECODE_FORMATS>();
 constexpr int POSITIONS_A_PART = 32, MOST_PARTS = 64;
 constexpr int ONE_PART = 96;  // positions that are not worth the way through memory
 // Columns of attention's products are the heads of a group: of up to four, both numbers of each

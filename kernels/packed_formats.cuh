@@ -35,17 +35,10 @@
 #define PACKED_bf16(MACRO)
 #define PACKED_f32(MACRO)
 
-// Bytes of the largest and of the smallest step among formats.
+// Bytes of the largest step among formats.
 template <class... Formats>
 __device__ constexpr int most_step_bytes() {
   int most = 0;
   ((most = Formats::BYTES > most ? Formats::BYTES : most), ...);
   return most;
-}
-
-template <class... Formats>
-__device__ constexpr int least_step_bytes() {
-  int least = 1 << 30;
-  ((least = Formats::BYTES < least ? Formats::BYTES : least), ...);
-  return least;
 }

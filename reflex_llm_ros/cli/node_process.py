@@ -41,6 +41,23 @@ def signals_deferred() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
+def end(process: 'subprocess.Popen[bytes]') -> None:
+    """
+    End a process, by force after a few seconds.
+
+    Only then: who is killed leaves shared memory and its locks behind, which whoever comes into
+    the same DDS domain meets.
+    """
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 class NodeProcess:
     """
     The node ``reflex_llm`` in a process of its own.
@@ -71,11 +88,5 @@ class NodeProcess:
     def stop(self) -> None:
         """End the process, by force after a few seconds; may be called at any time."""
         with signals_deferred():
-            if self._process is None or self._process.poll() is not None:
-                return
-            self._process.terminate()
-            try:
-                self._process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            if self._process is not None:
+                end(self._process)

@@ -30,7 +30,6 @@ import numpy as np
 
 MAX_HALF = 65504.0
 BLOCK = 32
-SUPER_BLOCK = 256
 CHUNK = 1 << 20
 
 Blocks = np.ndarray

@@ -152,9 +152,9 @@ def test_bars_are_met_or_missed_by_what_was_measured() -> None:
         'host share of a token': ('1.0%', True),
         'instructions a weight, Q4K, one word': ('1.50', True),
         'instructions a weight, Q6K, two words': ('3.00', False),
-        # 2e9 bytes in 8 ms at half the clock.
         # 0.25 s by read(), 0.5 s into place: 2.5e9 bytes.
         'weights loaded, of read() where a cache has the file': ('50% (0.50 s, 5.0 GB/s)', False),
+        # 2e9 bytes in 8 ms at half the clock.
         'a whole step on 8 multiprocessors at 1.02 GHz, a8x2': ('125 GB/s', True),
         'KL(fp16, a8x2), the default': ('5.0e-05 nats', True)}
     assert {what: (bar.measured, bar.met) for what, bar in rows.items()} == expected
@@ -323,8 +323,8 @@ def test_program_holds_a_persistent_model_to_the_bars(
     assert main(arguments) == 1
     assert 'give --context at least 552' in ' '.join(capsys.readouterr().out.split())
     assert Result.from_json(kept.read_text()).clocked
-    for name in ('POSITION', 'LONG_POSITION'):
-        monkeypatch.setattr(bench, name, {'POSITION': 8, 'LONG_POSITION': 16}[name])
+    monkeypatch.setattr(bench, 'POSITION', 8)
+    monkeypatch.setattr(bench, 'LONG_POSITION', 16)
     monkeypatch.setattr(lanes, 'REPEATED', 2)
     monkeypatch.setattr(
         lanes, 'measure_lanes', partial(measure_lanes, few_blocks=2, compared=2))

@@ -38,6 +38,7 @@ from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
+from reflex_llm_ros.cli.node_process import end
 from reflex_llm_ros.dds_domain import free_domain
 from reflex_llm_ros.protocol import encode_request, new_id
 from std_msgs.msg import String
@@ -47,7 +48,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPTED = [str(Path(__file__).with_name('scripted_node.py'))]
 REAL = ['-m', 'reflex_llm_ros.node']
 PATIENCE_S = 60.0
-END_S = 5.0
 
 os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
 Found = TypeVar('Found')
@@ -84,24 +84,13 @@ class NodeProcess:
         return self._log.read().decode()
 
     def end(self, number: int = signal.SIGINT) -> int:
-        """Send a signal and return the exit code: not 0 where the process had to give up."""
+        """Send a signal and return the exit code: 1 where nothing in the process could end it."""
         self.process.send_signal(number)
         return self.process.wait(PATIENCE_S)
 
     def stop(self) -> None:
-        """End the process whatever a test has done to it.
-
-        By force only where it must be: who is killed leaves shared memory and its locks behind,
-        which whoever comes into the same domain meets.
-        """
-        if self.process.poll() is not None:
-            return
-        self.process.send_signal(signal.SIGINT)
-        try:
-            self.process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        """End the process whatever a test has done to it."""
+        end(self.process)
 
 
 class Robot:

@@ -182,7 +182,8 @@ def test_loading_is_told_in_percent_and_does_not_block_cancel(start: Start) -> N
     assert robot.node.end() == 0
 
 
-# What is promised is 2 s, and printed is what it took; a process that hangs ends with 1.
+# What is promised is 2 s, and printed is what it took; 1 is the code of one that
+# a thread without Python's lock had to end, after 5 s.
 ENDINGS = {
     'while unconfigured': ('model.gguf', ''),
     'while active and idle': ('model.gguf', 'count 1'),

@@ -144,6 +144,7 @@ def test_synthesized_blocks_are_spread_like_quantized_weights(seed, name):
         assert raw.nbytes == 300 * 1024 // block * size
         weights = dequantize(raw.reshape(-1, size), kind).ravel()
         assert weights.std() == pytest.approx(deviation, rel=0.05)
+        assert abs(weights.mean()) < 0.01 * deviation
         assert np.abs(weights).max() < 8 * deviation
         assert len(np.unique(raw)) > 200
 
