@@ -150,6 +150,12 @@ class ReflexLlmNode(LifecycleNode):
         worker = self._worker
         return worker is None or worker.close(timeout_s)
 
+    def destroy_node(self) -> None:
+        """Destroy the node and what rclpy leaves of it: the state machine."""
+        super().destroy_node()
+        # It holds the DDS participant, whose shared memory would outlive the process.
+        self._state_machine.destroy_when_not_in_use()
+
     def fail(self, reason: str, trace: str = '') -> None:
         """Log a failure, and show it in status and diagnostics until the next configure."""
         self.get_logger().error(f'{reason}\n{trace}' if trace else reason)

@@ -17,7 +17,6 @@
 from collections.abc import Callable
 import ctypes
 import faulthandler
-import gc
 import os
 from queue import SimpleQueue
 import signal
@@ -92,10 +91,6 @@ def run(
     if clean:
         executor.shutdown(timeout_sec=0.0)
         node.destroy_node()
-        # A lifecycle node's state machine holds its participant until it is collected: what that
-        # has in shared memory would outlive the process.
-        del node, executor, spinner
-        gc.collect()
     rclpy.try_shutdown()
     _end()
 
