@@ -269,11 +269,11 @@ def test_newest_int8_rows_are_those_that_launches_store(
     shape, position = Shape(12, 2, 6), 3
     layer = random_layer(shape, position, 'int8', rng)
     layer.qkv[-HEAD_DIM:] = 0  # a value of scale 0
-    device = make_device()
-    *_, found = attend(device, shape, position, [layer], 3)
+    *_, found = attend(make_device(), shape, position, [layer], 3)
     *_, halves = attend(
-        device, shape, position,
+        make_device(), shape, position,
         [replace(layer, cache=random_layer(shape, position, 'f16', rng).cache)], 3)
+    device = make_device()
     stored = [device.upload(array) for array in layer.cache.arrays()]
     device.load({'kv_cache': {}})
     device.launch(
