@@ -86,10 +86,10 @@ __device__ __forceinline__ bool reads(int kind, const Share &share) {
          (share.count > 0 || (kind == QUERY_KEY && Share(quads_of(VALUE)).count > 0));
 }
 
-// The norm before the stage that follows a layer.
-__device__ __forceinline__ const float *next_norm(const Layer *layers, int layer, int count,
-                                                  const float *output_norm) {
-  return layer + 1 < count ? layers[layer + 1].attn_norm : output_norm;
+// The norm before a layer, or before the head.
+__device__ __forceinline__ const float *norm_before(const Shared *shared, int layer,
+                                                    const float *output_norm) {
+  return layer < LAYERS ? shared->layers[layer].attn_norm : output_norm;
 }
 
 // Asks for a norm's weights, a share of them a block: a step ago is too long for the L2 cache.
@@ -102,45 +102,42 @@ __device__ __forceinline__ void prefetch_norm(const float *norm) {
 // Ends where argmax ends: `token` and `position` are the next step's, and `ring` has the choice.
 // stages: query and key in one, value, output, gate and up in one, down, for each layer; then the
 // head. Grid: BLOCKS, which all run at once, one a multiprocessor; block 384; shared memory as
-// decode_shared_bytes says. `parts`: most parts of the cache, at least 1.
+// decode_shared_bytes says.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     decode_step(int32_t *token, int32_t *position, uint32_t *step, int32_t *ring, float *logits,
                 const Stage *stages, const Layer *layers, const uint64_t *turns,
                 const float *output_norm, const Stage *table, const Work *work_place,
-                int32_t layer_count, int32_t parts, int32_t ring_size, float eps,
-                float score_scale
+                int32_t ring_size, float eps, float score_scale
 #ifdef DECODE_CLOCKS
                 , uint64_t *clock_sums
 #endif
                 ) {
   DYNAMIC_SHARED(uint8_t, memory);
-  const int stage_count = layer_count * LAYER_STAGES + 1;
-  Block block(memory, stages, stage_count);
-  Shared *const shared = block.shared;
-  if (threadIdx.x == 0) {
-    shared->work = *work_place;
-    shared->next_norm = layers[0].attn_norm;
-  }
-  set_rotation(block.shared->rotation, turns, *position);
+  Shared *const shared = reinterpret_cast<Shared *>(memory + RING_BYTES);
+  for (int i = threadIdx.x; i < STAGES; i += THREADS) shared->stages[i] = stages[i];
+  for (int i = threadIdx.x; i < LAYERS; i += THREADS) shared->layers[i] = layers[i];
+  if (threadIdx.x == 0) shared->work = *work_place;
   if (threadIdx.x < KINDS * WARPS) {
     const int kind = threadIdx.x / WARPS, warp = threadIdx.x % WARPS;
     divide_steps(shared->turns[kind][warp], shared->joints[kind][warp], kind, warp);
   }
+  __syncthreads();
+  Block block(memory, STAGES);
+  set_rotation(shared->rotation, turns, *position);
   for (int i = threadIdx.x; i < KINDS * WARPS * 2 * QUAD; i += THREADS) {
     (&shared->sums[0][0][0][0])[i] = 0.0f;
   }
   __syncthreads();
   const Work &work = block.work;
   const int place = *position;
-  block.tag = *step * layer_count;
-  int format = stages[0].format;
+  block.tag = *step * LAYERS;
 #ifdef DECODE_CLOCKS
   start_clock(shared, clock_sums);
 #endif
 #pragma unroll 1
-  for (int number = 0; number < stage_count; ++number) {
-    const int kind = number + 1 == stage_count ? int(HEAD) : number % LAYER_STAGES;
-    const int layer = number / LAYER_STAGES;
+  for (int number = 0; number < STAGES; ++number) {
+    const int kind = kind_of(number), layer = number / LAYER_STAGES;
+    const int format = shared->stages[number].format;
     const Share share(quads_of(kind));
     clock_products(shared, kind);
     if (!reads(kind, share) && number > 0) {
@@ -152,7 +149,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       await_and_quantize<FEED_FORWARD>(shared, work.hidden, block.tag);
       __syncthreads();
     } else {
-      const NormWeights weights(kind == GATE_UP ? shared->layer.ffn_norm : shared->next_norm);
+      const NormWeights weights(kind == GATE_UP ? shared->layers[layer].ffn_norm
+                                                : norm_before(shared, layer, output_norm));
       float v[TURNS<EMBEDDING>][EIGHT];
       if (number == 0) {
         embed(v, shared->residual, *table, *token);
@@ -173,16 +171,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     lap(shared, QUANTIZE);
     multiply_as<DECODE_FORMATS>(format, block, kind, share, logits);
-    // The next stage's format, before the wait rather than after it; norms a stage ahead.
-    if (kind != HEAD) format = stages[number + 1].format;
-    if (kind == QUERY_KEY) prefetch_norm(layers[layer].ffn_norm);
-    if (kind == GATE_UP) {
-      const float *const norm = next_norm(layers, layer, layer_count, output_norm);
-      prefetch_norm(norm);
-      if (threadIdx.x == 0) shared->next_norm = norm;
-    }
+    // Norms a stage ahead.
+    if (kind == GATE_UP) prefetch_norm(norm_before(shared, layer + 1, output_norm));
     if (kind == QUERY_KEY) {
-      if (threadIdx.x == 0) shared->layer = layers[layer];
+      prefetch_norm(shared->layers[layer].ffn_norm);
       lap(shared, MULTIPLY);
       continue;
     }
@@ -195,10 +187,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     lap(shared, FINISH);
     if (kind != VALUE) continue;
-    const int active = active_parts(place, parts);
+    const int active = active_parts(place);
     clock_attention(shared);
     for (int unit = blockIdx.x; unit < GROUPS * active; unit += BLOCKS) {
-      attend(block, unit, active, place, eps, score_scale);
+      attend(block, shared->layers[layer], unit, active, place, eps, score_scale);
     }
   }
   wait_for_copies<0>();

@@ -62,6 +62,7 @@ __device__ __forceinline__ void await_activations(float (&v)[COUNT][EIGHT],
     }
     if (late) yield_block();
   }
+  __syncwarp();  // lanes that waited longer would make shuffles slow
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
 #pragma unroll
@@ -86,7 +87,7 @@ __device__ __forceinline__ void weights_as(int format, float (&w)[4], const Stag
       return;
     }
   }
-  const PackedPlace place(row / QUAD, row % QUAD, table.steps, four / 8);
+  const PackedPlace place(row / QUAD, row % QUAD, EMBEDDING / STEP_COLUMNS, four / 8);
   First::dequantize4(w, table.weights + place.step * First::BYTES, place.half, place.lane,
                      four % 8);
 }

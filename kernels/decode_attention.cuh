@@ -24,9 +24,9 @@
 #include "decode_rows.cuh"
 
 // How many parts a cache of `position` rows is attended in.
-__device__ __forceinline__ int active_parts(int position, int parts) {
+__device__ __forceinline__ int active_parts(int position) {
   if (position <= ONE_PART) return 1;
-  return min(parts, (position + POSITIONS_A_PART - 1) / POSITIONS_A_PART);
+  return min(PARTS, (position + POSITIONS_A_PART - 1) / POSITIONS_A_PART);
 }
 
 __device__ __forceinline__ int part_begin(int position, int part, int active) {
@@ -35,8 +35,8 @@ __device__ __forceinline__ int part_begin(int position, int part, int active) {
 
 // Attention of the query heads of one group to one part of the cache. Where there are several
 // parts, each has a block of its own, which runs at once with the others.
-__device__ __forceinline__ void attend(Block &block, int unit, int active, int position, float eps,
-                                       float score_scale) {
+__device__ __forceinline__ void attend(Block &block, const Layer &layer, int unit, int active,
+                                       int position, float eps, float score_scale) {
   Shared *const shared = block.shared;
   const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
   const int group = unit % GROUPS, part = unit / GROUPS;
@@ -48,11 +48,11 @@ __device__ __forceinline__ void attend(Block &block, int unit, int active, int p
   KeyRows keys;
   ValueRows values;
   if (first < end) {  // what is there already, before the wait for what is not
-    keys.load(shared->layer.kv, group, first, end);
-    values.load(shared->layer.kv, group, first, end);
+    keys.load(layer.kv, group, first, end);
+    values.load(layer.kv, group, first, end);
   }
   float query[4];
-  receive(block, query, group, has_newest, position, eps, score_scale);
+  receive(block, layer, query, group, has_newest, position, eps, score_scale);
   __syncthreads();
   lap(shared, WAIT);
   if (has_newest && warp < SHARED_HEADS) {
@@ -66,7 +66,7 @@ __device__ __forceinline__ void attend(Block &block, int unit, int active, int p
   }
   WarpAttention attention;
   if (first < end) {
-    attend_rows(attention, keys, values, shared, group, first, end);
+    attend_rows(attention, keys, values, shared, layer.kv, group, first, end);
     attention.end();
 #pragma unroll
     for (int j = 0; j < LANE_HEADS; ++j) {

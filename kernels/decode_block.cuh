@@ -30,27 +30,6 @@ __device__ __forceinline__ uint32_t thread_number() {
 static uint32_t thread_number() { return threadIdx.x; }
 #endif
 
-// What a warp multiplies of a stage, the same in every layer: steps, of its block's quads from a
-// step of a quad on.
-struct Turn {
-  int count, quad, column;
-};
-
-// The last quad of a warp's turn, where it goes on in other warps: those before `end`.
-struct Joint {
-  int quad, end;
-};
-
-__device__ __forceinline__ void divide_steps(Turn &turn, Joint &joint, int kind, int warp) {
-  const int steps = steps_of(kind), total = Share(quads_of(kind)).count * steps;
-  const int begin = first_step(total, warp), end = first_step(total, warp + 1);
-  turn = {end - begin, begin / steps, begin % steps};
-  joint = {begin < end ? (end - 1) / steps : 0, 0};
-  const int quad_begin = joint.quad * steps, quad_end = quad_begin + steps;
-  if (begin == end || quad_begin < begin || quad_end == end) return;
-  for (joint.end = warp + 1; first_step(total, joint.end) < quad_end;) ++joint.end;
-}
-
 // Rows of attention that fit where the words are, a warp's of one head at least.
 constexpr int WORD_BYTES = 2 * WORDS * (LONGEST / 32) * 16;
 constexpr int QUERY_BYTES = QUERY_COLUMNS * COLUMN_HALVES * 2 + 2 * DIM * 4;
@@ -58,7 +37,12 @@ constexpr int FREE_ROWS = (WORD_BYTES - QUERY_BYTES) / (DIM * 4);
 constexpr int ROW_SLOTS = FREE_ROWS > WARPS ? FREE_ROWS : WARPS;
 
 struct Shared {
-  ActivationScale scales[LONGEST / 32];
+  // And of attention, by parts of the cache and pairs of elements: largest score, sum of weights, two
+  // weighted values.
+  union {
+    ActivationScale scales[LONGEST / 32];
+    float4 parts[SHARED_HEADS * DIM / 2 + PARTS];
+  };
   // First and last 16 of every 32 activations, a plane for each word; and attention's scratch.
   union {
     int4 words[2 * WORDS][LONGEST / 32];
@@ -78,9 +62,10 @@ struct Shared {
   // Of each head, by attention.
   float head_largest[WARPS + 1][SHARED_HEADS], head_total[WARPS][SHARED_HEADS];
   int last;
-  Layer layer;  // whose attention comes next
-  const float *next_norm;  // before its queries, or the head
-  Work work;  // its pointers would take eighteen registers
+  // Read once: a trip to global memory would keep every warp waiting in every stage.
+  Stage stages[STAGES];
+  Layer layers[LAYERS];
+  Work work;
 #ifdef DECODE_CLOCKS
   uint64_t *clock_sums;  // this block's
   uint64_t last_lap;
@@ -106,9 +91,11 @@ struct Block {
   float best_logit;
   int best_token;
 
-  __device__ __forceinline__ Block(uint8_t *memory, const Stage *stages, int count)
+  // Begins to copy weights of the first `stages`: the shared tables and turns have been set.
+  __device__ __forceinline__ Block(uint8_t *memory, int stages)
       : shared(reinterpret_cast<Shared *>(memory + RING_BYTES)),
-        stream(stages, count, memory + threadIdx.x / WARP_SIZE * DEPTH * MAX_STEP_BYTES),
+        stream(shared->stages, shared->turns, stages,
+               memory + threadIdx.x / WARP_SIZE * DEPTH * MAX_STEP_BYTES),
         work(shared->work), tag(0), norm(1.0f), best_logit(__uint_as_float(0xff800000u)),
         best_token(VOCAB) {}
 };

@@ -78,12 +78,8 @@ __device__ __forceinline__ void add_rows(const Block &block, int group, int part
     return;
   }
   const int row = part * HEADS + number;
-  uint64_t *const values = block.work.parts + row * DIM + 2 * pair;
-  publish(values, sum.x, block.tag);
-  publish(values + 1, sum.y, block.tag);
-  if (pair > 0) return;
-  publish(block.work.weights + 2 * row, most, block.tag);
-  publish(block.work.weights + 2 * row + 1, total, block.tag);
+  publish_two(block.work.parts + row * DIM + 2 * pair, sum.x, sum.y, block.tag);
+  if (pair == 0) publish_two(block.work.weights + 2 * row, most, total, block.tag);
 }
 
 // Of each head the sum over this block's rows goes out, as many heads at once as find room.
@@ -103,86 +99,57 @@ __device__ __forceinline__ void combine_warps(Block &block, const WarpAttention 
   }
 }
 
-// Of one head and two neighbouring elements, what a lane has of the parts: their sums, relative to
-// the largest score.
-struct PartSums {
-  float largest, total, even, odd;
-
-  // Waits for one part.
-  __device__ __forceinline__ PartSums(const Work &work, int part, int head, int element,
-                                      uint32_t tag) {
-    const int row = part * HEADS + head;
-    const uint64_t *const weights = work.weights + row * 2;
-    const uint64_t *const values = work.parts + row * DIM + element;
-    ulonglong2 w = load_two_words(weights), v = load_two_words(values);
-    while (!are_values_of(tag, w.x, w.y, v.x, v.y)) {
-      yield_block();
-      w = load_two_words(weights);
-      v = load_two_words(values);
-    }
-    largest = value_of(w.x);
-    total = value_of(w.y);
-    even = value_of(v.x);
-    odd = value_of(v.y);
-  }
-  // No part.
-  __device__ __forceinline__ PartSums() : largest(NOTHING), total(0.0f), even(0.0f), odd(0.0f) {}
-
-  __device__ __forceinline__ void add(const PartSums &other) {
-    const float most = fmaxf(largest, other.largest);
-    const float mine = exp2f(largest - most), theirs = exp2f(other.largest - most);
-    largest = most;
-    total = fmaf(total, mine, other.total * theirs);
-    even = fmaf(even, mine, other.even * theirs);
-    odd = fmaf(odd, mine, other.odd * theirs);
-  }
-
-  // Adds those of `width` lanes.
-  __device__ __forceinline__ void add_lanes(int width) {
-    float most = largest;
-#pragma unroll
-    for (int lanes = WARP_SIZE / 2; lanes > 0; lanes /= 2) {
-      if (lanes < width) most = fmaxf(most, __shfl_xor_sync(EVERY_LANE, most, lanes));
-    }
-    const float shrink = exp2f(largest - most);
-    largest = most;
-    total *= shrink;
-    even *= shrink;
-    odd *= shrink;
-#pragma unroll
-    for (int lanes = WARP_SIZE / 2; lanes > 0; lanes /= 2) {
-      if (lanes >= width) continue;
-      total += __shfl_xor_sync(EVERY_LANE, total, lanes);
-      even += __shfl_xor_sync(EVERY_LANE, even, lanes);
-      odd += __shfl_xor_sync(EVERY_LANE, odd, lanes);
-    }
-  }
-};
-
-// Each unit of a group adds the parts of its share of the group's elements, two elements a group
-// of lanes and a part or two a lane.
+// Each unit of a group adds the parts of its share of the group's pairs of elements, in their order.
+// Neighbouring threads wait for neighbouring pairs: lanes that had a part each would ask for 32
+// lines at once.
 __device__ __forceinline__ void combine_parts(Block &block, int group, int part, int active) {
-  constexpr int PAIRS = SHARED_HEADS * DIM / 2;
+  constexpr int HEAD_PAIRS = DIM / 2, PAIRS = SHARED_HEADS * HEAD_PAIRS;
+  constexpr int COUNT = (PAIRS + PARTS + THREADS - 1) / THREADS;
   const Work &work = block.work;
-  const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
-  const int begin = quotient(PAIRS * part, active), end = quotient(PAIRS * (part + 1), active);
-  const int width = active > WARP_SIZE / 2 ? WARP_SIZE : 1 << (32 - __clz(active - 1));
-  const int own = lane & (width - 1), at_once = WARP_SIZE / width;
-#pragma unroll 1
-  for (int first = begin + warp * at_once; first < end; first += WARPS * at_once) {
-    const int pair = first + lane / width, number = min(pair, end - 1);
-    const int head = group * SHARED_HEADS + number / (DIM / 2), element = number % (DIM / 2) * 2;
-    PartSums sums;
-    if (own < active) sums = PartSums(work, own, head, element, block.tag);
-    if (own + WARP_SIZE < active) {
-      sums.add(PartSums(work, own + WARP_SIZE, head, element, block.tag));
+  float4 *const parts = block.shared->parts;
+  const int begin = quotient(PAIRS * part, active);
+  const int count = quotient(PAIRS * (part + 1), active) - begin;
+  const uint64_t *from[COUNT][2];
+  ulonglong2 words[COUNT][2];
+#pragma unroll
+  for (int k = 0; k < COUNT; ++k) {
+    const int i = min(int(threadIdx.x) + k * THREADS, count * active - 1);
+    const int number = quotient(i, count), pair = begin + i - number * count;
+    const int row = number * HEADS + group * SHARED_HEADS + pair / HEAD_PAIRS;
+    from[k][0] = work.weights + 2 * row;
+    from[k][1] = work.parts + row * DIM + pair % HEAD_PAIRS * 2;
+    words[k][0] = load_two_words(from[k][0]);
+    words[k][1] = load_two_words(from[k][1]);
+  }
+#pragma unroll
+  for (int k = 0; k < COUNT; ++k) {
+    ulonglong2 &weight = words[k][0], &value = words[k][1];
+    while (!are_values_of(block.tag, weight.x, weight.y, value.x, value.y)) {
+      yield_block();
+      weight = load_two_words(from[k][0]);
+      value = load_two_words(from[k][1]);
     }
-    lap(block.shared, WAIT);
-    sums.add_lanes(width);
-    const float inverse = reciprocal(sums.total);
-    if (own == 0 && pair < end) {
-      publish_pair(work.heads + pair_slot<QUERY>(group * PAIRS + pair), sums.even * inverse,
-                   sums.odd * inverse, block.tag);
+    const int i = threadIdx.x + k * THREADS;
+    if (i < count * active) {
+      parts[i] = make_float4(value_of(weight.x), value_of(weight.y), value_of(value.x),
+                             value_of(value.y));
     }
   }
+  lap(block.shared, WAIT);
+  __syncthreads();
+  if (threadIdx.x >= count) return;
+  float most = NOTHING, total = 0.0f, even = 0.0f, odd = 0.0f;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < count * active; i += count) most = fmaxf(most, parts[i].x);
+#pragma unroll 4
+  for (int i = threadIdx.x; i < count * active; i += count) {
+    const float4 sums = parts[i];
+    const float shrink = exp2f(sums.x - most);
+    total = fmaf(sums.y, shrink, total);
+    even = fmaf(sums.z, shrink, even);
+    odd = fmaf(sums.w, shrink, odd);
+  }
+  const float inverse = reciprocal(total);
+  publish_pair(work.heads + pair_slot<QUERY>(group * PAIRS + begin + threadIdx.x), even * inverse,
+               odd * inverse, block.tag);
 }

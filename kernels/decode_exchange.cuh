@@ -41,6 +41,10 @@ __device__ __forceinline__ ulonglong2 load_two_words(const uint64_t *from) {
 __device__ __forceinline__ void store_word(uint64_t *to, uint64_t word) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(to), "l"(word) : "memory");
 }
+__device__ __forceinline__ void store_two_words(uint64_t *to, uint64_t first, uint64_t second) {
+  asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};"
+               :: "l"(to), "l"(first), "l"(second) : "memory");
+}
 // Where blocks are fibers of one thread, a waiting one lets others run.
 __device__ __forceinline__ void yield_block() {}
 #else
@@ -50,13 +54,27 @@ struct ulonglong2 {
 static inline uint64_t load_word(const uint64_t *from) { return *from; }
 static inline ulonglong2 load_two_words(const uint64_t *from) { return {from[0], from[1]}; }
 static inline void store_word(uint64_t *to, uint64_t word) { *to = word; }
+static inline void store_two_words(uint64_t *to, uint64_t first, uint64_t second) {
+  to[0] = first;
+  to[1] = second;
+}
 static inline void yield_block() { shim::yield(); }
 #endif
 
 // One value a word.
 
+__device__ __forceinline__ uint64_t tagged(float value, uint32_t tag) {
+  return uint64_t(tag) << 32 | __float_as_uint(value);
+}
+
 __device__ __forceinline__ void publish(uint64_t *slot, float value, uint32_t tag) {
-  store_word(slot, uint64_t(tag) << 32 | __float_as_uint(value));
+  store_word(slot, tagged(value, tag));
+}
+
+// In a slot and the next; the first has an even number.
+__device__ __forceinline__ void publish_two(uint64_t *slot, float first, float second,
+                                            uint32_t tag) {
+  store_two_words(slot, tagged(first, tag), tagged(second, tag));
 }
 
 __device__ __forceinline__ float value_of(uint64_t word) {
@@ -68,7 +86,7 @@ __device__ __forceinline__ bool are_values_of(uint32_t tag, Words... words) {
   return ((uint32_t(words >> 32) ^ tag) | ...) == 0;
 }
 
-// Waits for COUNT values, `stride` slots apart.
+// Waits, a whole warp, for COUNT values a lane, `stride` slots apart.
 template <int COUNT>
 __device__ __forceinline__ void await(float (&values)[COUNT], const uint64_t *slots, int stride,
                                       uint32_t tag) {
@@ -85,6 +103,7 @@ __device__ __forceinline__ void await(float (&values)[COUNT], const uint64_t *sl
     }
     if (late) yield_block();
   }
+  __syncwarp();  // lanes that waited longer would make shuffles slow
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) values[i] = value_of(words[i]);
 }

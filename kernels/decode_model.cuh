@@ -20,6 +20,7 @@
 #include "packed_formats.cuh"
 
 #ifndef DECODE_EMBEDDING
+#define DECODE_LAYERS 36
 #define DECODE_EMBEDDING 2560
 #define DECODE_FEED_FORWARD 9728
 #define DECODE_HEADS 32
@@ -41,7 +42,9 @@ constexpr int SHARED_HEADS = HEADS / GROUPS;  // query heads of one key/value he
 constexpr int QUERY = HEADS * DIM, KEY = GROUPS * DIM;
 constexpr int LONGEST = FEED_FORWARD > QUERY ? FEED_FORWARD : QUERY;
 constexpr int MAX_STEP_BYTES = most_step_bytes<DECODE_FORMATS>();
-constexpr int POSITIONS_A_PART = 32, MOST_PARTS = 64;
+constexpr int POSITIONS_A_PART = 32;
+// Most parts of the cache that attention is split into, a block each.
+constexpr int PARTS = BLOCKS / GROUPS > 64 ? 64 : BLOCKS / GROUPS > 1 ? BLOCKS / GROUPS : 1;
 constexpr int ONE_PART = 96;  // positions that are not worth the way through memory
 // Columns of attention's products are the heads of a group: of up to four, both numbers of each
 // query; of more, one number a product.
@@ -58,7 +61,11 @@ static_assert(EMBEDDING % STEP_COLUMNS == 0 && FEED_FORWARD % STEP_COLUMNS == 0 
 static_assert(2 * WARPS <= WARP_SIZE, "one warp ends the rows that warps share");
 
 enum Kind { QUERY_KEY, VALUE, OUTPUT, GATE_UP, DOWN, HEAD, KINDS };
-constexpr int LAYER_STAGES = 5;
+constexpr int LAYERS = DECODE_LAYERS, LAYER_STAGES = 5, STAGES = LAYERS * LAYER_STAGES + 1;
+
+__device__ __forceinline__ int kind_of(int stage) {
+  return stage + 1 == STAGES ? int(HEAD) : stage % LAYER_STAGES;
+}
 
 // Quads of rows of a kind's matrix, and steps of a quad.
 __device__ __forceinline__ int quads_of(int kind) {
@@ -74,9 +81,9 @@ __device__ __forceinline__ int steps_of(int kind) {
 }
 
 // One matrix in the packed layout.
-struct Stage {
+struct alignas(16) Stage {
   const uint8_t *weights;
-  int32_t quads, steps, format, step_bytes;
+  int32_t format, step_bytes;
 };
 
 // The cache of a layer [positions][GROUPS][DIM]: fp16, or int8 with scales [positions][GROUPS].

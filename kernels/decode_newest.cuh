@@ -51,10 +51,10 @@ __device__ __forceinline__ void norm_and_rotate(float (&v)[4], const float (&wei
 
 // Waits for the group's queries, a warp a head, and in the last unit for the newest key and value;
 // puts them where the others find them, the newest also into the cache. `v` keeps a query.
-__device__ __forceinline__ void receive(Block &block, float (&v)[4], int group, bool has_newest,
-                                        int position, float eps, float score_scale) {
+__device__ __forceinline__ void receive(Block &block, const Layer &layer, float (&v)[4], int group,
+                                        bool has_newest, int position, float eps,
+                                        float score_scale) {
   Shared *const shared = block.shared;
-  const Layer &layer = shared->layer;
   auto &scratch = shared->attention;
   const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
   const bool is_query = warp < SHARED_HEADS, is_key = warp == SHARED_HEADS;

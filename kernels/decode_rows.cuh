@@ -160,15 +160,15 @@ __device__ __forceinline__ void score_rows(float (&score)[2][LANE_HEADS], const 
 
 // This warp's rows of a part: `keys` and `values` hold its first ones already.
 __device__ __forceinline__ void attend_rows(WarpAttention &attention, KeyRows &keys,
-                                            ValueRows &values, const Shared *shared, int group,
-                                            int first, int end) {
+                                            ValueRows &values, const Shared *shared, const Kv &kv,
+                                            int group, int first, int end) {
 #pragma unroll 1
   for (; first < end; first += WARPS * ROWS) {
     __syncwarp();  // else queries and addresses are kept in registers, which are few
     float score[2][LANE_HEADS];
     score_rows(score, keys, shared->attention.queries, first, end);
     const int next = first + WARPS * ROWS;
-    if (next < end) keys.load(shared->layer.kv, group, next, end);
+    if (next < end) keys.load(kv, group, next, end);
     float raised[2][LANE_HEADS];
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -200,6 +200,6 @@ __device__ __forceinline__ void attend_rows(WarpAttention &attention, KeyRows &k
       }
       attention.add(values, products);
     }
-    if (next < end) values.load(shared->layer.kv, group, next, end);
+    if (next < end) values.load(kv, group, next, end);
   }
 }

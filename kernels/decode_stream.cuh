@@ -62,20 +62,44 @@ __device__ __forceinline__ int first_step(int steps, int warp) {
   return int(uint32_t(steps) * warp / WARPS);
 }
 
+// What a warp multiplies of a stage, the same in every layer: steps, from one of the matrix on, which
+// is a step of a quad of its block's.
+struct alignas(16) Turn {
+  int count, first, quad, column;
+};
+
+// The last quad of a warp's turn, where it goes on in other warps: those before `end`.
+struct Joint {
+  int quad, end;
+};
+
+__device__ __forceinline__ void divide_steps(Turn &turn, Joint &joint, int kind, int warp) {
+  const Share share(quads_of(kind));
+  const int steps = steps_of(kind), total = share.count * steps;
+  const int begin = first_step(total, warp), end = first_step(total, warp + 1);
+  turn = {end - begin, share.first * steps + begin, begin / steps, begin % steps};
+  joint = {begin < end ? (end - 1) / steps : 0, 0};
+  const int quad_begin = joint.quad * steps, quad_end = quad_begin + steps;
+  if (begin == end || quad_begin < begin || quad_end == end) return;
+  for (joint.end = warp + 1; first_step(total, joint.end) < quad_end;) ++joint.end;
+}
+
 constexpr int COPY_BYTES = WARP_SIZE * 16;  // that a warp copies at once
 
 // Copies this warp's steps of all stages, one after the other, into its ring.
 template <int DEPTH>
 struct Stream {
   const Stage *stages;
+  const Turn (*turns)[WARPS];  // of kinds
   int stage, stage_count, left, step_bytes;
   int slot;  // in bytes: the one to be written next
   const uint8_t *from;
   uint8_t *ring;
 
-  __device__ __forceinline__ Stream(const Stage *all, int count, uint8_t *warp_ring)
-      : stages(all), stage(-1), stage_count(count), left(0), step_bytes(0), slot(0), from(nullptr),
-        ring(warp_ring) {
+  __device__ __forceinline__ Stream(const Stage *all, const Turn (*all_turns)[WARPS], int count,
+                                    uint8_t *warp_ring)
+      : stages(all), turns(all_turns), stage(-1), stage_count(count), left(0), step_bytes(0),
+        slot(0), from(nullptr), ring(warp_ring) {
     for (int i = 0; i < DEPTH - 1; ++i) {
       ready();
       copy_step();
@@ -93,12 +117,10 @@ struct Stream {
         break;
       }
       const Stage next = stages[stage];
-      const Share share(next.quads);
-      const int warp = threadIdx.x / WARP_SIZE, steps = share.count * next.steps;
-      const int first = first_step(steps, warp);
-      left = first_step(steps, warp + 1) - first;
+      const Turn turn = turns[kind_of(stage)][threadIdx.x / WARP_SIZE];
+      left = turn.count;
       step_bytes = next.step_bytes;
-      from = next.weights + (int64_t(share.first) * next.steps + first) * step_bytes;
+      from = next.weights + int64_t(turn.first) * step_bytes;
     }
     return left;
   }

@@ -147,8 +147,9 @@ def attended(layer: Layer, cache: Cache, shape: Shape, position: int) -> np.ndar
     return out
 
 
-def load(device: Any, shape: Shape, kv_cache: str) -> None:
+def load(device: Any, shape: Shape, layers: int, kv_cache: str) -> None:
     defines = {
+        'DECODE_LAYERS': layers,
         'DECODE_EMBEDDING': 512, 'DECODE_FEED_FORWARD': shape.feed_forward,
         'DECODE_HEADS': shape.heads, 'DECODE_GROUPS': shape.groups, 'DECODE_VOCAB': 512,
         'DECODE_WORDS': 2, 'DECODE_SHARED_BYTES': device.info.shared_bytes,
@@ -175,7 +176,7 @@ def attend(
     device: Any, shape: Shape, position: int, layers: list[Layer], parts: int
 ) -> tuple[np.ndarray, np.ndarray, Cache]:
     """Run all layers; the last layer's results twice, and its cache with the new rows."""
-    load(device, shape, 'f16' if layers[0].cache.key_scales is None else 'int8')
+    load(device, shape, len(layers), 'f16' if layers[0].cache.key_scales is None else 'int8')
     size = device.upload(np.zeros(1, np.int32))
     device.launch(device.function(KERNEL, 'attend_shared_bytes'), (1,), 1, (size,))
     held = [[device.upload(array) for array in (
@@ -191,7 +192,7 @@ def attend(
     for first_tag in (1, 1 + len(layers)):
         device.launch_together(
             device.function(KERNEL, 'attend_layers'), shape.blocks, THREADS,
-            (places, np.int32(len(layers)), qkv, np.int32(position), np.int32(parts),
+            (places, qkv, np.int32(position),
              device.upload(turns(FREQUENCIES)), *words, np.float32(EPS),
              np.float32(HEAD_DIM ** -0.5), np.uint32(first_tag)),
             int(device.download(size)[0]))

@@ -20,22 +20,23 @@
 // qkv: QUERY + 2 * KEY of every layer (fp32). The heads' words are the result. Grid: blocks that
 // run at once; block 384.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    attend_layers(const Layer *layers, int32_t layer_count, const float *qkv, int32_t position,
-                  int32_t most_parts, const uint64_t *turns, uint64_t *qkv_words, uint64_t *parts,
+    attend_layers(const Layer *layers, const float *qkv, int32_t position,
+                  const uint64_t *turns, uint64_t *qkv_words, uint64_t *parts,
                   uint64_t *weights, uint64_t *heads, float eps, float score_scale,
                   uint32_t first_tag) {
   DYNAMIC_SHARED(uint8_t, memory);
-  Block block(memory, nullptr, 0);
+  Block block(memory, 0);
   if (threadIdx.x == 0) {
     block.shared->work.qkv = qkv_words;
     block.shared->work.parts = parts;
     block.shared->work.weights = weights;
     block.shared->work.heads = heads;
   }
+  if (threadIdx.x < LAYERS) block.shared->layers[threadIdx.x] = layers[threadIdx.x];
   set_rotation(block.shared->rotation, turns, position);
   __syncthreads();
-  const int active = active_parts(position, most_parts);
-  for (int layer = 0; layer < layer_count; ++layer) {
+  const int active = active_parts(position);
+  for (int layer = 0; layer < LAYERS; ++layer) {
     block.tag = first_tag + layer;
     if (layer > 0) {
       for (int i = threadIdx.x; i < QUERY / 2; i += THREADS) {
@@ -48,10 +49,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
          i += gridDim.x * THREADS) {
       publish(qkv_words + i, qkv[layer * (QUERY + 2 * KEY) + i], block.tag);
     }
-    if (threadIdx.x == 0) block.shared->layer = layers[layer];
     __syncthreads();
     for (int unit = blockIdx.x; unit < GROUPS * active; unit += gridDim.x) {
-      attend(block, unit, active, position, eps, score_scale);
+      attend(block, block.shared->layers[layer], unit, active, position, eps, score_scale);
     }
   }
 }

@@ -93,15 +93,23 @@ extern "C" __global__ void probe_shared_overflow(float *__restrict__ y, int32_t 
   y[threadIdx.x] = alias[index];
 }
 
+// Waits for a value in one lane, as `await` does in all lanes of a warp.
+__device__ __forceinline__ float await_one(const uint64_t *slot, uint32_t tag) {
+  uint64_t word = load_word(slot);
+  while (!are_values_of(tag, word)) {
+    yield_block();
+    word = load_word(slot);
+  }
+  return value_of(word);
+}
+
 // Each block waits for the one before it, adds to its sum and passes it on.
 extern "C" __global__ void probe_pass_on(uint64_t *__restrict__ slots, float *__restrict__ y,
                                          uint32_t tag) {
   __shared__ float sum;
   DYNAMIC_SHARED(float, added);
   if (threadIdx.x == 0) {
-    float before[1] = {0.0f};
-    if (blockIdx.x > 0) await(before, slots + blockIdx.x - 1, 1, tag);
-    sum = before[0];
+    sum = blockIdx.x > 0 ? await_one(slots + blockIdx.x - 1, tag) : 0.0f;
   }
   added[threadIdx.x] = float(blockIdx.x + 1);
   __syncthreads();
@@ -113,11 +121,11 @@ extern "C" __global__ void probe_pass_on(uint64_t *__restrict__ slots, float *__
 // Lanes that wait while others of their warp are at a shuffle.
 extern "C" __global__ void probe_wait_in_a_warp(uint64_t *__restrict__ slots,
                                                 float *__restrict__ y, uint32_t tag) {
-  float value[1] = {0.0f};
+  float value = 0.0f;
   const int other = (blockIdx.x + 1) % gridDim.x;
   if (threadIdx.x == blockIdx.x) publish(slots + blockIdx.x, float(blockIdx.x + 1), tag);
-  if (threadIdx.x % 7 == 3) await(value, slots + other, 1, tag);
-  y[blockIdx.x * blockDim.x + threadIdx.x] = warp_sum(value[0]);
+  if (threadIdx.x % 7 == 3) value = await_one(slots + other, tag);
+  y[blockIdx.x * blockDim.x + threadIdx.x] = warp_sum(value);
 }
 
 extern "C" __global__ void probe_wait_for_each_other(uint64_t *__restrict__ slots, uint32_t tag) {

@@ -29,7 +29,6 @@ from reflex_llm_ros.engine.backends.cuda.packed import (
     FORMATS,
     PackedTensor,
     STEP_BYTES,
-    STEP_COLUMNS,
 )
 from reflex_llm_ros.engine.backends.cuda.sources import Defines
 from reflex_llm_ros.engine.backends.cuda.steps import turns
@@ -47,8 +46,7 @@ WORDS = {'a8': 1, 'a8x2': 2}
 CACHES = {'f16': 'HalfKv', 'int8': 'Int8Kv'}
 """What the kernel calls the cache of a type."""
 
-STAGE = np.dtype([('weights', np.uint64), ('quads', np.int32), ('steps', np.int32),
-                  ('format', np.int32), ('step_bytes', np.int32)])
+STAGE = np.dtype([('weights', np.uint64), ('format', np.int32), ('step_bytes', np.int32)])
 SMALLEST_SHARED_BYTES = 128 << 10
 """A block with less holds no ring that hides the memory's latency."""
 
@@ -85,6 +83,7 @@ def defines(
 ) -> dict[str, int | str]:
     """Return what kernels/decode.cu is compiled for; stages number the types in this order."""
     return {
+        'DECODE_LAYERS': config.block_count,
         'DECODE_EMBEDDING': config.embedding_length,
         'DECODE_FEED_FORWARD': config.feed_forward_length,
         'DECODE_HEADS': config.head_count,
@@ -119,7 +118,6 @@ class PersistentDecode:
         matrices = _matrices(weights)
         self._macros = macros
         self.shared_bytes = self._needed_bytes()
-        parts = _parts(config, self._blocks)
         work = {name: device.upload(np.zeros(shape, dtype)) for name, shape, dtype in
                 _work_shapes(config, self._blocks)}
         stages = device.upload(np.array(
@@ -136,7 +134,7 @@ class PersistentDecode:
         self._arguments: tuple[Any, ...] = (
             buffers.tokens, buffers.positions, count, device_ring, buffers.logits, stages, layers,
             device.upload(turns(config.rope.frequencies)), weights.output_norm.data, table, places,
-            np.int32(config.block_count), np.int32(parts), np.int32(RING_LENGTH),
+            np.int32(RING_LENGTH),
             np.float32(config.rms_eps), np.float32(scale))
         self._held = (weights, work)
         self._launched = 0
@@ -203,9 +201,7 @@ def _matrices(weights: DenseWeights[DeviceTensor]) -> list[DeviceTensor]:
 
 def _stage(matrix: DeviceTensor, types: Sequence[str]) -> tuple[int, ...]:
     assert isinstance(matrix, PackedTensor), matrix.host.name
-    steps, step_bytes = matrix.columns // STEP_COLUMNS, STEP_BYTES[matrix.kernel_type]
-    return (_address(matrix.data), matrix.data.nbytes // (steps * step_bytes), steps,
-            types.index(matrix.kernel_type), step_bytes)
+    return (_address(matrix.data), types.index(matrix.kernel_type), STEP_BYTES[matrix.kernel_type])
 
 
 def _layer(layer: DenseLayer[DeviceTensor], cache: LayerCache) -> tuple[int, ...]:
