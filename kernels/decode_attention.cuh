@@ -47,12 +47,14 @@ __device__ __forceinline__ void attend(Block &block, const Layer &layer, int uni
   const int first = begin + warp * ROWS;
   KeyRows keys;
   ValueRows values;
-  if (first < end) {  // what is there already, before the wait for what is not
-    keys.load(layer.kv, group, first, end);
-    values.load(layer.kv, group, first, end);
-  }
+  // What is there already before the wait for what is not; but memory that is busy with more than one
+  // turn of each warp makes that wait longer.
+  const bool few = end - begin <= WARPS * ROWS;
+  if (first < end) keys.load(layer.kv, group, first, end);
+  if (first < end && few) values.load(layer.kv, group, first, end);
   float query[4];
   receive(block, layer, query, group, has_newest, position, eps, score_scale);
+  if (first < end && !few) values.load(layer.kv, group, first, end);
   __syncthreads();
   lap(shared, WAIT);
   if (has_newest && warp < SHARED_HEADS) {
