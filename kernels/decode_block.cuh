@@ -30,12 +30,6 @@ __device__ __forceinline__ uint32_t thread_number() {
 static uint32_t thread_number() { return threadIdx.x; }
 #endif
 
-// Rows of attention that fit where the words are, a warp's of one head at least.
-constexpr int WORD_BYTES = 2 * WORDS * (LONGEST / 32) * 16;
-constexpr int QUERY_BYTES = QUERY_COLUMNS * COLUMN_HALVES * 2 + 2 * DIM * 4;
-constexpr int FREE_ROWS = (WORD_BYTES - QUERY_BYTES) / (DIM * 4);
-constexpr int ROW_SLOTS = FREE_ROWS > WARPS ? FREE_ROWS : WARPS;
-
 struct Shared {
   // And of attention, by parts of the cache and pairs of elements: largest score, sum of weights, two
   // weighted values.
@@ -48,7 +42,7 @@ struct Shared {
     int4 words[2 * WORDS][LONGEST / 32];
     struct {
       half_t queries[QUERY_COLUMNS][COLUMN_HALVES];
-      float newest_key[DIM], newest_value[DIM], rows[ROW_SLOTS][DIM];
+      float newest_key[DIM], newest_value[DIM], rows[SHARED_HEADS * WARPS][DIM];
     } attention;
   };
   // By kind of stage, of quads that a warp shares with the one before and after.

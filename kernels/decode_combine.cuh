@@ -21,15 +21,15 @@
 #include "decode_exchange.cuh"
 #include "decode_rows.cuh"
 
-// The weighted values of heads, `count` from `first` on, that this warp has.
+// Of each head the weighted values that this warp has, for `add_rows`.
 __device__ __forceinline__ void share_rows(Shared *shared, const WarpAttention &attention,
-                                           int first, int count, int row_warps) {
-  const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+                                           int row_warps) {
+  const int warp = thread_number() / WARP_SIZE, lane = thread_number() % WARP_SIZE;
 #pragma unroll
   for (int j = 0; j < LANE_HEADS; ++j) {
-    const int head = first_lane_head() + j, slot = head - first;
-    if (head >= SHARED_HEADS || slot < 0 || slot >= count) continue;
-    float *const row = shared->attention.rows[slot * row_warps + warp];
+    const int head = first_lane_head() + j;
+    if (head >= SHARED_HEADS) continue;
+    float *const row = shared->attention.rows[head * row_warps + warp];
 #pragma unroll
     for (int i = 0; i < 16; i += 4) {
       *reinterpret_cast<float4 *>(row + ValueRows::place(ValueRows::element(lane / 4, i))) =
@@ -39,21 +39,18 @@ __device__ __forceinline__ void share_rows(Shared *shared, const WarpAttention &
   }
 }
 
-// Adds the warps' rows of heads, `count` from `first` on, two elements a thread, and sends them out:
-// as the result where there is one part.
+// Of a head two neighbouring elements: adds the warps' rows and sends the sum out, as the result where
+// there is one part.
 __device__ __forceinline__ void add_rows(const Block &block, int group, int part, int active,
-                                         int first, int count, int row_warps) {
-  constexpr int PAIRS = DIM / 2;
+                                         int head, int pair, int row_warps) {
+  constexpr int HEAD_PAIRS = DIM / 2;
   const Shared *const shared = block.shared;
   const auto &scratch = shared->attention;
-  const int slot = threadIdx.x / PAIRS, pair = threadIdx.x % PAIRS, head = first + slot;
-  if (slot >= count) return;
   // Slot 0 is the newest position's, others are the warps'.
   const bool has_newest = part == active - 1;
   float most = has_newest ? shared->head_largest[0][head] : NOTHING;
-#pragma unroll 2
+#pragma unroll 4
   for (int i = 1; i <= row_warps; ++i) most = fmaxf(most, shared->head_largest[i][head]);
-  const int place = ValueRows::place(2 * pair);
   float total = 0.0f;
   float2 sum = make_float2(0.0f, 0.0f);
   if (has_newest) {
@@ -61,11 +58,12 @@ __device__ __forceinline__ void add_rows(const Block &block, int group, int part
     const float2 newest = reinterpret_cast<const float2 *>(scratch.newest_value)[pair];
     sum = make_float2(total * newest.x, total * newest.y);
   }
-#pragma unroll 2
+  const int place = ValueRows::place(2 * pair);
+#pragma unroll 4
   for (int i = 0; i < row_warps; ++i) {
     const float shrink = exp2f(shared->head_largest[i + 1][head] - most);
     const float2 row =
-        reinterpret_cast<const float2 *>(scratch.rows[slot * row_warps + i])[place / 2];
+        reinterpret_cast<const float2 *>(scratch.rows[head * row_warps + i])[place / 2];
     total = fmaf(shared->head_total[i][head], shrink, total);
     sum.x = fmaf(row.x, shrink, sum.x);
     sum.y = fmaf(row.y, shrink, sum.y);
@@ -73,7 +71,7 @@ __device__ __forceinline__ void add_rows(const Block &block, int group, int part
   const int number = group * SHARED_HEADS + head;
   if (active == 1) {
     const float inverse = reciprocal(total);
-    publish_pair(block.work.heads + pair_slot<QUERY>(number * PAIRS + pair), sum.x * inverse,
+    publish_pair(block.work.heads + pair_slot<QUERY>(number * HEAD_PAIRS + pair), sum.x * inverse,
                  sum.y * inverse, block.tag);
     return;
   }
@@ -82,20 +80,15 @@ __device__ __forceinline__ void add_rows(const Block &block, int group, int part
   if (pair == 0) publish_two(block.work.weights + 2 * row, most, total, block.tag);
 }
 
-// Of each head the sum over this block's rows goes out, as many heads at once as find room.
+// Of each head the sum over this block's rows goes out.
 __device__ __forceinline__ void combine_warps(Block &block, const WarpAttention &attention,
                                               int group, int part, int active, int row_warps) {
-  const int at_once =
-      min(min(SHARED_HEADS, THREADS / (DIM / 2)), quotient(ROW_SLOTS, max(row_warps, 1)));
+  constexpr int HEAD_PAIRS = DIM / 2;
+  if (threadIdx.x / WARP_SIZE < row_warps) share_rows(block.shared, attention, row_warps);
+  __syncthreads();
 #pragma unroll 1
-  for (int first = 0; first < SHARED_HEADS; first += at_once) {
-    const int count = min(at_once, SHARED_HEADS - first);
-    if (first > 0) __syncthreads();
-    if (threadIdx.x / WARP_SIZE < row_warps) {
-      share_rows(block.shared, attention, first, count, row_warps);
-    }
-    __syncthreads();
-    add_rows(block, group, part, active, first, count, row_warps);
+  for (int i = threadIdx.x; i < SHARED_HEADS * HEAD_PAIRS; i += THREADS) {
+    add_rows(block, group, part, active, i / HEAD_PAIRS, i % HEAD_PAIRS, row_warps);
   }
 }
 
