@@ -31,8 +31,8 @@ struct HalfKeyRows {
     const half_t *const b = keys + int64_t(min(first + g + 8, end - 1)) * KEY + 8 * t;
 #pragma unroll
     for (int i = 0; i < DIM / 32; ++i) {
-      low[i] = __ldcg(reinterpret_cast<const uint4 *>(a + 32 * i));
-      high[i] = __ldcg(reinterpret_cast<const uint4 *>(b + 32 * i));
+      low[i] = load_once(a + 32 * i);
+      high[i] = load_once(b + 32 * i);
     }
   }
 
@@ -69,7 +69,7 @@ struct HalfValueRows {
       const half_t *const from = values + int64_t(row) * KEY + 8 * g;
 #pragma unroll
       for (int half = 0; half < DIM / 64; ++half) {
-        rows[i][half] = __ldcg(reinterpret_cast<const uint4 *>(from + 64 * half));
+        rows[i][half] = load_once(from + 64 * half);
       }
     }
   }

@@ -72,8 +72,8 @@ struct Int8KeyRows {
     const int8_t *const b = keys + int64_t(min(first + g + 8, end - 1)) * KEY;
 #pragma unroll
     for (int i = 0; i < DIM / 64; ++i) {
-      low[i] = __ldcg(reinterpret_cast<const uint4 *>(a + 64 * i));
-      high[i] = __ldcg(reinterpret_cast<const uint4 *>(b + 64 * i));
+      low[i] = load_once(a + 64 * i);
+      high[i] = load_once(b + 64 * i);
     }
     load_scales(scales, kv.key_scales, group, first, end);
   }
@@ -118,7 +118,7 @@ struct Int8ValueRows {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = min(first + 2 * t + i % 2 + i / 2 * 8, end - 1);
-      rows[i] = __ldcg(reinterpret_cast<const uint4 *>(values + int64_t(row) * KEY));
+      rows[i] = load_once(values + int64_t(row) * KEY);
     }
     load_scales(scales, kv.value_scales, group, first, end);
   }

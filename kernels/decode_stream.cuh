@@ -18,34 +18,7 @@
 #pragma once
 
 #include "decode_model.cuh"
-
-#ifdef __CUDACC__
-// A predicate rather than a branch, which would cost four more instructions.
-__device__ __forceinline__ void copy_async_if(bool wanted, void *to, const void *from) {
-  const uint32_t address = uint32_t(__cvta_generic_to_shared(to));
-  asm volatile("{ .reg .pred wanted; setp.ne.u32 wanted, %2, 0;\n"
-               "@wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16; }"
-               :: "r"(address), "l"(from), "r"(uint32_t(wanted)) : "memory");
-}
-__device__ __forceinline__ void prefetch(const void *from) {
-  asm volatile("prefetch.global.L2 [%0];" :: "l"(from));
-}
-__device__ __forceinline__ void end_copy_group() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int N>
-__device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
-}
-#else
-static void copy_async_if(bool wanted, void *to, const void *from) {
-  if (wanted) memcpy(to, from, 16);
-}
-static void prefetch(const void *) {}
-static void end_copy_group() {}
-template <int N>
-static void wait_for_copies() {}
-#endif
+#include "decode_once.cuh"
 
 // Quads of a stage that this block multiplies.
 struct Share {
