@@ -42,10 +42,12 @@ __device__ __forceinline__ void clock_attention(Shared *shared) {
 }
 
 __device__ __forceinline__ void lap(Shared *shared, Phase phase) {
-  if (thread_number() != 0) return;
-  const uint64_t now = cycles();
-  atomicAdd(shared->clock_sums + shared->clocked * PHASES + phase, now - shared->last_lap);
-  shared->last_lap = now;
+  if (thread_number() == 0) {
+    const uint64_t now = cycles();
+    atomicAdd(shared->clock_sums + shared->clocked * PHASES + phase, now - shared->last_lap);
+    shared->last_lap = now;
+  }
+  __syncwarp();  // else the lanes behind would make shuffles slow, which the plain kernel's are not
 }
 #else
 __device__ __forceinline__ void clock_products(Shared *, int) {}
