@@ -28,6 +28,7 @@ from reflex_llm_ros.engine.errors import BadRequestError
 from reflex_llm_ros.engine.gguf_model import GgufModel
 
 FULL_PRECISION = 'fp16'
+"""Of Q8_0 matrices, which have no such kernels, fp32."""
 COMPARED = 128
 REPEATED = 64
 FEW_BLOCKS = 8
@@ -85,5 +86,7 @@ def divergence(logits: np.ndarray, other: np.ndarray) -> float:
 
 
 def _open(config: EngineConfig, kind: str, device: Any) -> CudaBackend:
+    config = replace(
+        config, gemv_activations=kind, q8_activations='f32' if kind == FULL_PRECISION else kind)
     with closing(GgufModel.open(config.model_path)) as model:
-        return CudaBackend(device, model, replace(config, gemv_activations=kind), FastPaths())
+        return CudaBackend(device, model, config, FastPaths())

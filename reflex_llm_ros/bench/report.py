@@ -16,13 +16,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import cycle, zip_longest
+from itertools import cycle, groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
 from reflex_llm_ros.bench.result import ClockedStep, Load, Phases, Result
 from rich import box
 from rich.console import Console, Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 
 INK, FAINT = '#24292f', '#8c959f'
@@ -54,17 +55,17 @@ def tables(result: Result) -> Group:
             (stage.name, f'{stage.read_bytes / 1e6:,.1f}', f'{stage.memory_us:,.0f}',
              f'{stage.issue_us:,.0f}', f'{stage.waits_us:,.0f}', f'{stage.microseconds:,.0f}')
             for stage in projection.stages]))
-    if result.bars:
-        shown.append(_table(('<what', '<measured', '<bar', '<', '<command'), [
-            (bar.what, bar.measured, bar.bar, 'met' if bar.met else '[red]missed[/]',
-             '"' if before and before.command == bar.command else bar.command)
-            for before, bar in zip((None, *result.bars), result.bars, strict=False)]))
+    for command, held in groupby(result.bars, lambda bar: bar.command):
+        shown.append(escape(command))
+        shown.append(_table(('<what', '<measured', '<bar', '<'), [
+            (bar.what, bar.measured, bar.bar, 'met' if bar.met else '[red]missed[/]')
+            for bar in held]))
     return Group(*shown)
 
 
 def print_report(result: Result, console: Console) -> None:
     """Print the run."""
-    console.print(f'[bold]{result.model}[/]  {result.file_bytes / 1e9:.2f} GB  '
+    console.print(f'[bold]{result.model}[/]  {result.types}  {result.file_bytes / 1e9:.2f} GB  '
                   f'{result.backend}: {result.device}  {result.date}')
     if result.copy_gb_per_s:
         console.print(

@@ -187,7 +187,7 @@ class Result:
 
     ``weight_bytes`` are those that a decode step reads, as they lie in the file, and
     ``position_bytes`` those of a position's keys and values; ``clock_ghz`` is the clock of the
-    multiprocessors.
+    multiprocessors; ``types`` are the matrices', those with most bytes first.
     """
 
     date: str
@@ -212,6 +212,7 @@ class Result:
     bars: tuple[Bar, ...] = ()
     clocked: tuple[ClockedStep, ...] = ()
     load: Load | None = None
+    types: str = ''
 
     def to_json(self) -> str:
         """Return the run as indented JSON."""

@@ -23,6 +23,7 @@ be reached.
 """
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -54,10 +55,19 @@ SIZES = {(1024, 28): '0.6B', (2560, 36): '4B', (4096, 36): '8B'}
 """Sizes that have bars, by embedding length and layers."""
 
 
+def matrix_types(model: GgufModel) -> str:
+    """Return the names of a model's types of matrices, those with most bytes first."""
+    sizes: Counter[str] = Counter()
+    for tensor in model.tensors.values():
+        if len(tensor.shape) == 2:
+            sizes[tensor.type.name] += tensor.data.nbytes
+    return ', '.join(name for name, _ in sizes.most_common())
+
+
 def run(config: EngineConfig, prefills: Sequence[int], console: Console) -> Result:
     """Load a model and measure it."""
     with closing(GgufModel.open(config.model_path)) as model:
-        sizes = model.config
+        sizes, types = model.config, matrix_types(model)
         file_bytes = model.file_bytes
         # Of an embedding that is not the head as well, a token reads one row.
         weight_bytes = sum(
@@ -89,7 +99,8 @@ def run(config: EngineConfig, prefills: Sequence[int], console: Console) -> Resu
             position_bytes=kv_bytes_per_position(sizes, config.kv_cache), backend=backend.name,
             device=platform.processor() or platform.machine(), choices='', copy_gb_per_s=0.0,
             read_gb_per_s=0.0, clock_ghz=0.0, host_share=0.0, decode=tuple(decode),
-            prefill=tuple(prefill), kernels=(), load=load)
+            prefill=tuple(prefill), kernels=(), load=load,
+            types=types)
         if backend.name != 'cuda':
             return result
         status.update('where the time goes')

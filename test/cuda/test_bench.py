@@ -134,6 +134,15 @@ def test_fp16_is_its_own_measure(
     assert lane.decode[0].position == 20 and lane.decode[0].step_ms > 0
 
 
+def test_kinds_are_those_of_q8_matrices_too(
+    small_q8_path: Path, make_device: Callable[..., Any]
+) -> None:
+    config = EngineConfig(str(small_q8_path), context_length=64)
+    exact, one_word, two_words = measure_lanes(
+        config, ('fp16', 'a8', 'a8x2'), (20,), make_device, compared=2)
+    assert exact.kl == 0 < 20 * two_words.kl < one_word.kl
+
+
 def test_divergence_is_that_of_the_distributions() -> None:
     p, q = np.log([0.5, 0.5]), np.log([0.25, 0.75])
     assert divergence(p + 3, q - 7) == pytest.approx(0.5 * np.log(2) + 0.5 * np.log(0.5 / 0.75))
@@ -144,7 +153,8 @@ def test_bars_are_met_or_missed_by_what_was_measured() -> None:
     assert {bar.command for bar in rows.values()} == {
         'the command', 'pytest test/kernels/test_instructions.py'}
     expected = {
-        '4B decode at 512, of llama.cpp': ('2.00 times (800 against 400 tokens/s)', False),
+        '4B decode at 512, a8x2, of llama.cpp': (
+            '2.00 times (800 against 400 tokens/s)', False),
         # (2e9 + 512 * 1e5) bytes at 4 TB/s are 0.5128 ms, of 1.25.
         '4B decode at 512, of the read limit': ('41%', False),
         # 15,488 positions of 1e5 bytes take 0.3872 ms; the step 0.75 ms longer.
@@ -161,6 +171,11 @@ def test_bars_are_met_or_missed_by_what_was_measured() -> None:
     assert not any('llama' in bar.what for bar in bars(RESULT, {}, ''))
     small = bars(replace(RESULT, size=''), {512: 1.0}, '')
     assert not any('decode at 512' in bar.what for bar in small)
+    one_word = replace(LANE, activations='a8')
+    q8 = bars(replace(RESULT, types='Q8_0', lanes=(one_word, LANE)), {512: 420.0}, '')
+    # 1.90 times: of two words 1.8 are asked for, of one 2.
+    assert [bar.met for bar in q8 if 'llama' in bar.what] == [False, True]
+    assert not any('of the read limit' in bar.what for bar in q8)
     fast = bars(replace(RESULT, load=Load(9.0, 0.4, 0.25)), {}, '')
     assert [bar.met for bar in fast if 'loaded' in bar.what] == [True]
 

@@ -15,6 +15,7 @@
 """The compiled kernels' cache: found again, never trusted when damaged, never in the way."""
 
 from pathlib import Path
+import struct
 
 import pytest
 from reflex_llm_ros.engine.backends.cuda.kernel_files import WHOLE_FILES
@@ -101,6 +102,15 @@ def test_cache_that_cannot_be_written_costs_time_only(
     good = compiler.compile_cubin(SOURCE, CAPABILITY)
     assert compiler.compile_cubin(SOURCE, CAPABILITY) == good
     assert len(compilations) == 2
+
+
+def test_a_cubin_is_whole() -> None:
+    cubin = compiler.compile_cubin(SOURCE, CAPABILITY)
+    # Where an ELF's tables of segments and sections begin, and their entries' sizes and numbers.
+    segments, sections = struct.unpack_from('<QQ', cubin, 0x20)
+    size, count, section_size, section_count = struct.unpack_from('<HHHH', cubin, 0x36)
+    end = max(segments + size * count, sections + section_size * section_count)
+    assert end == len(cubin)
 
 
 def test_error_names_kernel_and_line() -> None:

@@ -98,7 +98,8 @@ def _compile(source: KernelSource, options: tuple[str, ...]) -> bytes:
         [name.encode() for name in source.headers])
     try:
         nvrtc.compileProgram(program, options)
-        return nvrtc.getCUBIN(program)
+        # CuPy drops the last byte, a zero, as if it ended a string. The driver does not miss it.
+        return nvrtc.getCUBIN(program) + b'\0'
     except nvrtc.NVRTCError as error:
         log = nvrtc.getProgramLog(program)
         first = next((line for line in log.splitlines() if 'error' in line), str(error))
