@@ -14,8 +14,9 @@
 
 """What only the CUDA backend can be asked: bandwidth, where a step goes, the host's share."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from statistics import median
 import time
 from typing import Any
@@ -25,8 +26,10 @@ from reflex_llm_ros.bench.measure import fill
 from reflex_llm_ros.bench.result import ClockedStep, Decode, Kernel, Phases
 from reflex_llm_ros.engine.backends.cuda.backend import CudaBackend
 from reflex_llm_ros.engine.backends.cuda.buffers import Batch
-from reflex_llm_ros.engine.backends.cuda.persistent import CLOCKED, PersistentDecode
+from reflex_llm_ros.engine.backends.cuda.persistent import CLOCKED, PersistentDecode, PHASES
+from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor
 from reflex_llm_ros.engine.models import dense
+from reflex_llm_ros.engine.models.dense import DenseWeights
 
 BANDWIDTH = 'bandwidth'
 READ_BYTES = 1 << 30
@@ -132,12 +135,13 @@ def host_share(backend: CudaBackend, position: int, steps: int = STEPS) -> float
 
 
 def measure_clocked(
-    backend: CudaBackend, position: int, ghz: float, steps: int = STEPS
+    backend: CudaBackend, position: int, ghz: float, position_bytes: int, steps: int = STEPS
 ) -> ClockedStep:
     """
     Let a persistent kernel's blocks count where their cycles go, of the clock given.
 
-    ``steps`` positions around the one given are averaged, and all blocks.
+    ``steps`` positions around the one given are averaged, and all blocks. ``position_bytes`` are
+    those of a position's keys and values.
     """
     decode, device = backend.loaded().decode, backend.device
     assert isinstance(decode, PersistentDecode)
@@ -147,8 +151,26 @@ def measure_clocked(
         device.write(counts, np.zeros(counts.shape, np.uint64))
         seconds = _run_seconds(backend, position, steps)
         microseconds = device.download(counts).mean(axis=0) / steps / ghz / 1e3
+    sizes = _part_bytes(backend.loaded().weights)
+    sizes['attention'] = position * position_bytes
     return ClockedStep(position, plain * 1e6, seconds * 1e6, tuple(
-        Phases(name, *map(float, row)) for name, row in zip(CLOCKED, microseconds, strict=True)))
+        Phases(name, **dict(zip(PHASES, row, strict=True)), read_bytes=sizes[name])
+        for name, row in zip(CLOCKED, microseconds.tolist(), strict=True)))
+
+
+def _part_bytes(weights: DenseWeights[DeviceTensor]) -> dict[str, int]:
+    """Return the bytes of the matrices that each part of the persistent kernel multiplies with."""
+    def size(*tensors: DeviceTensor) -> int:
+        return sum(tensor.host.data.nbytes for tensor in tensors)
+
+    layers = weights.layers
+    return {
+        'query, key, value': sum(
+            size(layer.attn_q, layer.attn_k, layer.attn_v) for layer in layers),
+        'attention output': sum(size(layer.attn_output) for layer in layers),
+        'gate, up': sum(size(layer.ffn_gate, layer.ffn_up) for layer in layers),
+        'down': sum(size(layer.ffn_down) for layer in layers),
+        'head': size(weights.output)}
 
 
 def measure_kernels(backend: CudaBackend, position: int) -> tuple[Kernel, ...]:
@@ -159,36 +181,65 @@ def measure_kernels(backend: CudaBackend, position: int) -> tuple[Kernel, ...]:
     """
     loaded, device = backend.loaded(), backend.device
     set_input(backend, 1, position)
-    launches: dict[str, list[Callable[[], None]]] = {}
+    launches: dict[str, list[_Launch]] = {}
     with _recorded(device, launches):
         dense.forward(loaded.steps, loaded.weights, Batch(
             1, loaded.buffers.tokens[:1], loaded.buffers.positions[:1], True))
 
-    def time_of(work: list[Callable[[], None]]) -> float:
+    def time_of(work: list[_Launch]) -> float:
         def run() -> None:
             for launch in work:
-                launch()
+                launch.again()
 
         run()
         replay = device.capture(run)
         replay()
         return median(device.elapsed(replay) for _ in range(REPEATS))
 
+    held = _weight_bytes(loaded.weights)
+
+    def read_by(name: str, work: list[_Launch]) -> int:
+        if name.startswith('embed'):  # one row
+            return 0
+        return sum(held.get(id(argument), 0) for launch in work for argument in launch.arguments)
+
     return tuple(
-        Kernel(name, len(work), time_of(work) * 1e6) for name, work in launches.items())
+        Kernel(name, len(work), time_of(work) * 1e6, read_by(name, work))
+        for name, work in launches.items())
+
+
+def _weight_bytes(weights: DenseWeights[DeviceTensor]) -> dict[int, int]:
+    """Return the bytes of the arrays that hold matrices, by identity."""
+    tensors = [weights.output, *(
+        getattr(layer, field.name) for layer in weights.layers for field in fields(layer))]
+    arrays = [array for tensor in tensors
+              if isinstance(tensor, DeviceTensor) and len(tensor.host.shape) == 2
+              for array in (tensor.data, getattr(tensor, 'scales', None)) if array is not None]
+    return {id(array): array.nbytes for array in arrays}
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """A launch that can be made again, and what the kernel is told."""
+
+    again: Callable[[], None]
+    arguments: Sequence[Any]
 
 
 @contextmanager
-def _recorded(device: Any, launches: dict[str, list[Callable[[], None]]]) -> Iterator[None]:
+def _recorded(device: Any, launches: dict[str, list[_Launch]]) -> Iterator[None]:
     """Keep launches by kernel in place of making them."""
     function, launch = device.function, device.launch
 
     def named(file: str, kernel: str) -> tuple[str, Any]:
         return kernel, function(file, kernel)
 
-    def keep(kernel: tuple[str, Any], *arguments: Any, **options: Any) -> None:
-        launches.setdefault(kernel[0], []).append(
-            lambda: launch(kernel[1], *arguments, **options))
+    def keep(
+        kernel: tuple[str, Any], grid: tuple[int, ...], block: int, arguments: Sequence[Any],
+        shared_bytes: int = 0
+    ) -> None:
+        launches.setdefault(kernel[0], []).append(_Launch(
+            lambda: launch(kernel[1], grid, block, arguments, shared_bytes), arguments))
 
     device.function, device.launch = named, keep
     try:

@@ -15,12 +15,12 @@
 """A benchmark result for people: tables in the terminal, a picture."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import cycle, groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
-from reflex_llm_ros.bench.result import ClockedStep, Load, Phases, Result
+from reflex_llm_ros.bench.result import ClockedStep, Load, Result
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -28,7 +28,7 @@ from rich.table import Table
 
 INK, FAINT = '#24292f', '#8c959f'
 BLUE = '#2f6fab'
-PHASES = tuple(field.name for field in fields(Phases) if field.name != 'name')
+PHASES = ('wait', 'quantize', 'multiply', 'finish')
 ATTENTION = 'attention'
 COLORS = ('#2f6fab', '#e0823d', '#4f9d69', '#b65c78', '#7a6bb0', '#8c959f', '#5aa9b8', '#9a6b4f',
           '#c9a227', '#37617e', '#a8577e', '#6f8f3a')
@@ -100,9 +100,17 @@ def _users_view(result: Result) -> Table:
 
 
 def _kernels(result: Result) -> Table:
-    return _table(('<kernel', 'launches', 'us each', 'us a token'), [
+    return _table(('<kernel', 'launches', 'us each', 'us a token', 'GB/s', 'of copy'), [
         (kernel.name, f'{kernel.launches}', f'{kernel.microseconds / kernel.launches:.1f}',
-         f'{kernel.microseconds:,.0f}') for kernel in result.kernels])
+         f'{kernel.microseconds:,.0f}',
+         f'{kernel.read_bytes / kernel.microseconds / 1e3:,.0f}' if kernel.read_bytes else '',
+         _of_copy(result, kernel.read_bytes, kernel.microseconds)) for kernel in result.kernels])
+
+
+def _of_copy(result: Result, read_bytes: int, microseconds: float) -> str:
+    """Return the rate of reading as a share of the copy bandwidth; empty where none is known."""
+    share = result.share_of_copy(read_bytes, microseconds)
+    return f'{share:.0%}' if share else ''
 
 
 def _load(result: Result, load: Load) -> Table:
@@ -115,19 +123,20 @@ def _load(result: Result, load: Load) -> Table:
 
 def _clocked(result: Result) -> Table:
     """Make a table of the parts of a step, a section for each position."""
-    rows = _table(('<', *PHASES, 'us', 'share'), ())
+    rows = _table(('<', *PHASES, 'us', 'share', 'of copy'), ())
 
-    def add(name: str, phases: Sequence[float], time: float, step: ClockedStep) -> None:
+    def add(name: str, phases: Sequence[float], time: float, step: ClockedStep,
+            read_bytes: int) -> None:
         rows.add_row(name, *(f'{phase:,.0f}' for phase in phases), f'{time:,.0f}',
-                     f'{time / step.clocked_us:.0%}')
+                     f'{time / step.clocked_us:.0%}', _of_copy(result, read_bytes, time))
 
     for step in result.clocked:
         add(f'step at {step.position:,}',
             [sum(getattr(part, phase) for part in step.parts) for phase in PHASES],
-            step.clocked_us, step)
+            step.clocked_us, step, sum(part.read_bytes for part in step.parts))
         for part in step.parts:
             add(f'  {part.name}', [getattr(part, phase) for phase in PHASES], part.microseconds,
-                step)
+                step, part.read_bytes)
         rows.add_row('  launch', *('' for _ in PHASES), f'{step.launch_us:,.0f}',
                      f'{step.launch_us / step.clocked_us:.0%}')
         rows.add_row('without counting', *('' for _ in PHASES), f'{step.step_us:,.0f}',

@@ -42,22 +42,32 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel of a decode step: all its launches, one after the other, and their time."""
+    """
+    One kernel of a decode step: all its launches, one after the other, and their time.
+
+    ``read_bytes`` are the weights that they read.
+    """
 
     name: str
     launches: int
     microseconds: float
+    read_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Phases:
-    """Microseconds of a part of the persistent kernel in all layers, of an average block."""
+    """
+    Microseconds of a part of the persistent kernel in all layers, of an average block.
+
+    ``read_bytes`` are the weights, or the cache's rows, that all blocks read in it.
+    """
 
     name: str
     wait: float
     quantize: float
     multiply: float
     finish: float
+    read_bytes: int = 0
 
     @property
     def microseconds(self) -> float:
@@ -234,6 +244,12 @@ class Result:
         if run.get('load'):
             run['load'] = Load(**run['load'])
         return cls(**run)
+
+    def share_of_copy(self, read_bytes: int, microseconds: float) -> float:
+        """Return a rate as a share of the copy bandwidth; 0 if one of them is unknown."""
+        if not (self.copy_gb_per_s and microseconds):
+            return 0.0
+        return read_bytes / microseconds / 1e3 / self.copy_gb_per_s
 
     def limit_ms(self, position: int) -> float:
         """Return the time of reading a token's weights and cache once; 0 if unknown."""

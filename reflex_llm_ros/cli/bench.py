@@ -139,7 +139,8 @@ def _with_device(
     if not isinstance(loaded.decode, PersistentDecode):
         return replace(result, kernels=cuda.measure_kernels(backend, usual))
     return replace(result, clocked=tuple(
-        cuda.measure_clocked(backend, position, result.clock_ghz) for position in positions))
+        cuda.measure_clocked(backend, position, result.clock_ghz, result.position_bytes)
+        for position in positions))
 
 
 def with_bars(

@@ -100,13 +100,27 @@ def test_too_few_positions_are_one_line(
     assert '100 positions are too few to measure: give --context at least 256' in shown
 
 
+def matrix_bytes(model: GgufModel) -> int:
+    """Return the bytes of matrices that a token reads: of an embedding alone, a row."""
+    return sum(
+        tensor.data.nbytes for name, tensor in model.tensors.items()
+        if len(tensor.shape) == 2 and (name != 'token_embd.weight' or model.config.tied_output))
+
+
+def test_planes_that_kernels_read_are_counted(small_q8_path: Path, open_backend) -> None:
+    kernels = measure_kernels(open_backend(small_q8_path), 8)
+    assert sum(kernel.read_bytes for kernel in kernels) == matrix_bytes(
+        GgufModel.open(str(small_q8_path)))
+
+
 def test_kernels_of_a_step_are_all_timed(tiny_qwen3_path: Path, open_backend) -> None:
     backend = open_backend(tiny_qwen3_path, context_length=256)
     before = backend.forward([5, 6], 0)
     kernels = measure_kernels(backend, 8)
-    layers = GgufModel.open(str(tiny_qwen3_path)).config.block_count
+    model = GgufModel.open(str(tiny_qwen3_path))
     assert all(kernel.microseconds > 0 for kernel in kernels)
-    assert max(kernel.launches for kernel in kernels) >= layers
+    assert max(kernel.launches for kernel in kernels) >= model.config.block_count
+    assert sum(kernel.read_bytes for kernel in kernels) == matrix_bytes(model)
     assert (backend.forward([5, 6], 0) == before).all()
 
 
@@ -218,7 +232,8 @@ def test_picture_shows_what_a_token_is_made_of(tmp_path: Path) -> None:
 
 
 STEP = ClockedStep(512, 100.0, 120.0, (
-    Phases('query, key, value', 1.0, 2.0, 3.0, 4.0), Phases('attention', 30.0, 0.0, 20.0, 10.0),
+    Phases('query, key, value', 1.0, 2.0, 3.0, 4.0),
+    Phases('attention', 30.0, 0.0, 20.0, 10.0, 117_000_000),
     Phases('head', 5.0, 6.0, 7.0, 8.0)))
 
 
@@ -229,11 +244,11 @@ def test_parts_of_a_step_are_shown_beside_the_step(tmp_path: Path) -> None:
     console = Console(width=120, record=True, file=(tmp_path / 'shown').open('w'))
     print_report(run, console)
     rows = [line.split() for line in console.export_text().splitlines()]
-    assert ['step', 'at', '512', '36', '8', '30', '22', '120', '100%'] in rows
-    assert ['attention', '30', '0', '20', '10', '60', '50%'] in rows
+    assert ['step', 'at', '512', '36', '8', '30', '22', '120', '100%', '25%'] in rows
+    assert ['attention', '30', '0', '20', '10', '60', '50%', '50%'] in rows
     assert ['launch', '24', '20%'] in rows
     assert ['without', 'counting', '100'] in rows
-    assert ['step', 'at', '16,000', '36', '8', '30', '22', '120', '100%'] in rows
+    assert ['step', 'at', '16,000', '36', '8', '30', '22', '120', '100%', '25%'] in rows
 
 
 def test_picture_shows_where_a_step_of_the_persistent_kernel_goes(tmp_path: Path) -> None:
@@ -320,7 +335,10 @@ def test_program_shows_where_a_persistent_step_goes(
     assert main([str(wide_model), '--context', '40', '--prefill', '4', '--json', str(kept)]) == 0
     run = Result.from_json(kept.read_text())
     assert [step.position for step in run.clocked] == [0, 16] and not run.kernels
+    sizes = matrix_bytes(GgufModel.open(str(wide_model)))
     for step in run.clocked:
+        rows = step.position * run.position_bytes
+        assert sum(part.read_bytes for part in step.parts) == sizes + rows
         assert 0 < step.step_us and 0 <= step.launch_us < step.clocked_us
         assert [part.name for part in step.parts][1] == 'attention'
     assert 'step at 16' in capsys.readouterr().out

@@ -30,8 +30,8 @@ def test_activations_of_any_length_are_rounded_alike(
 ) -> None:
     shim, words = PlainShim(), WORDS[activations]
     shim.define(KERNEL, {
-        'DECODE_LAYERS': 1, 'DECODE_EMBEDDING': 512, 'DECODE_FEED_FORWARD': length, 'DECODE_HEADS': 4,
-        'DECODE_GROUPS': 4, 'DECODE_VOCAB': 512, 'DECODE_WORDS': words,
+        'DECODE_LAYERS': 1, 'DECODE_EMBEDDING': 512, 'DECODE_FEED_FORWARD': length,
+        'DECODE_HEADS': 4, 'DECODE_GROUPS': 4, 'DECODE_VOCAB': 512, 'DECODE_WORDS': words,
         'DECODE_SHARED_BYTES': SHARED_BYTES, 'DECODE_BLOCKS': 8, 'DECODE_FORMATS': 'PackedQ4K',
         'DECODE_KV': 'HalfKv'})
     values = rng.standard_normal((length // 32, 32)).astype(np.float32)
