@@ -196,6 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   wait_for_copies<0>();
   choose(block, token, position, step, ring, ring_size);
   lap(shared, FINISH);
+  end_clock(shared);
 }
 
 // Bytes of shared memory that a launch of decode_step needs.

@@ -47,8 +47,8 @@ __device__ __forceinline__ void attend(Block &block, const Layer &layer, int uni
   const int first = begin + warp * ROWS;
   KeyRows keys;
   ValueRows values;
-  // What is there already before the wait for what is not; but memory that is busy with more than one
-  // turn of each warp makes that wait longer.
+  // What is there already before the wait for what is not; but memory that is busy with more than
+  // one turn of each warp makes that wait longer.
   const bool few = end - begin <= WARPS * ROWS;
   if (first < end) keys.load(layer.kv, group, first, end);
   if (first < end && few) values.load(layer.kv, group, first, end);

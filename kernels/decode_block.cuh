@@ -31,8 +31,8 @@ static uint32_t thread_number() { return threadIdx.x; }
 #endif
 
 struct Shared {
-  // And of attention, by parts of the cache and pairs of elements: largest score, sum of weights, two
-  // weighted values.
+  // And of attention, by parts of the cache and pairs of elements: largest score, sum of weights,
+  // two weighted values.
   union {
     ActivationScale scales[LONGEST / 32];
     float4 parts[SHARED_HEADS * DIM / 2 + PARTS];
@@ -62,7 +62,7 @@ struct Shared {
   Work work;
 #ifdef DECODE_CLOCKS
   uint64_t *clock_sums;  // this block's
-  uint64_t last_lap;
+  uint64_t clock_start, last_lap;
   int clocked;  // the kind of stage
 #endif
 };

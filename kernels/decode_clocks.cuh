@@ -26,11 +26,17 @@ enum Phase { WAIT, QUANTIZE, MULTIPLY, FINISH, PHASES };
 #ifdef DECODE_CLOCKS
 #include "clock.cuh"
 
-// sums: BLOCKS, KINDS, PHASES.
+// sums: for each block the cycles of KINDS, PHASES, and then the nanoseconds of all of them.
 __device__ __forceinline__ void start_clock(Shared *shared, uint64_t *sums) {
   if (thread_number() != 0) return;
-  shared->clock_sums = sums + blockIdx.x * KINDS * PHASES;
+  shared->clock_sums = sums + blockIdx.x * (KINDS * PHASES + 1);
+  shared->clock_start = nanoseconds();
   shared->last_lap = cycles();
+}
+
+__device__ __forceinline__ void end_clock(Shared *shared) {
+  if (thread_number() != 0) return;
+  atomicAdd(shared->clock_sums + KINDS * PHASES, nanoseconds() - shared->clock_start);
 }
 
 __device__ __forceinline__ void clock_products(Shared *shared, int kind) {
@@ -53,4 +59,5 @@ __device__ __forceinline__ void lap(Shared *shared, Phase phase) {
 __device__ __forceinline__ void clock_products(Shared *, int) {}
 __device__ __forceinline__ void clock_attention(Shared *) {}
 __device__ __forceinline__ void lap(Shared *, Phase) {}
+__device__ __forceinline__ void end_clock(Shared *) {}
 #endif

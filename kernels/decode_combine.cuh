@@ -39,8 +39,8 @@ __device__ __forceinline__ void share_rows(Shared *shared, const WarpAttention &
   }
 }
 
-// Of a head two neighbouring elements: adds the warps' rows and sends the sum out, as the result where
-// there is one part.
+// Of a head two neighbouring elements: adds the warps' rows and sends the sum out, as the result
+// where there is one part.
 __device__ __forceinline__ void add_rows(const Block &block, int group, int part, int active,
                                          int head, int pair, int row_warps) {
   constexpr int HEAD_PAIRS = DIM / 2;
@@ -92,9 +92,9 @@ __device__ __forceinline__ void combine_warps(Block &block, const WarpAttention 
   }
 }
 
-// Each unit of a group adds the parts of its share of the group's pairs of elements, in their order.
-// Neighbouring threads wait for neighbouring pairs: lanes that had a part each would ask for 32
-// lines at once.
+// Each unit of a group adds the parts of its share of the group's pairs of elements, in their
+// order. Neighbouring threads wait for neighbouring pairs: lanes that had a part each would ask for
+// 32 lines at once.
 __device__ __forceinline__ void combine_parts(Block &block, int group, int part, int active) {
   constexpr int HEAD_PAIRS = DIM / 2, PAIRS = SHARED_HEADS * HEAD_PAIRS;
   constexpr int COUNT = (PAIRS + PARTS + THREADS - 1) / THREADS;

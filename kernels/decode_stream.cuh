@@ -35,8 +35,8 @@ __device__ __forceinline__ int first_step(int steps, int warp) {
   return int(uint32_t(steps) * warp / WARPS);
 }
 
-// What a warp multiplies of a stage, the same in every layer: steps, from one of the matrix on, which
-// is a step of a quad of its block's.
+// What a warp multiplies of a stage, the same in every layer: steps, from one of the matrix on,
+// which is a step of a quad of its block's.
 struct alignas(16) Turn {
   int count, first, quad, column;
 };

@@ -19,8 +19,8 @@
 #include "packed_32.cuh"
 #include "packed_k.cuh"
 
-// Instantiates a kernel for every type that can be packed among WEIGHT_TYPES: MACRO(suffix of its name,
-// packed format, the file's format).
+// Instantiates a kernel for every type that can be packed among WEIGHT_TYPES: MACRO(suffix of its
+// name, packed format, the file's format).
 #define FOR_EACH_PACKED_FORMAT(MACRO) WEIGHT_TYPES(PACKED_FORMAT_OF, MACRO)
 #define PACKED_FORMAT_OF(type, MACRO) PACKED_##type(MACRO)
 #define PACKED_q4k(MACRO) MACRO(q4k, PackedQ4K, Q4K<Bytes>)

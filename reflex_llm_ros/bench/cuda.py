@@ -135,10 +135,10 @@ def host_share(backend: CudaBackend, position: int, steps: int = STEPS) -> float
 
 
 def measure_clocked(
-    backend: CudaBackend, position: int, ghz: float, position_bytes: int, steps: int = STEPS
+    backend: CudaBackend, position: int, position_bytes: int, steps: int = STEPS
 ) -> ClockedStep:
     """
-    Let a persistent kernel's blocks count where their cycles go, of the clock given.
+    Let a persistent kernel's blocks count where their cycles go.
 
     ``steps`` positions around the one given are averaged, and all blocks. ``position_bytes`` are
     those of a position's keys and values.
@@ -150,10 +150,13 @@ def measure_clocked(
         _run_seconds(backend, position, steps)
         device.write(counts, np.zeros(counts.shape, np.uint64))
         seconds = _run_seconds(backend, position, steps)
-        microseconds = device.download(counts).mean(axis=0) / steps / ghz / 1e3
+        counted = device.download(counts).astype(np.float64)
+    ghz = counted[:, :-1].sum() / counted[:, -1].sum()
+    microseconds = (counted[:, :-1].mean(axis=0) / steps / ghz / 1e3).reshape(
+        len(CLOCKED), len(PHASES))
     sizes = _part_bytes(backend.loaded().weights)
     sizes['attention'] = position * position_bytes
-    return ClockedStep(position, plain * 1e6, seconds * 1e6, tuple(
+    return ClockedStep(position, plain * 1e6, seconds * 1e6, clock_ghz=float(ghz), parts=tuple(
         Phases(name, **dict(zip(PHASES, row, strict=True)), read_bytes=sizes[name])
         for name, row in zip(CLOCKED, microseconds.tolist(), strict=True)))
 

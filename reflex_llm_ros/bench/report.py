@@ -46,6 +46,9 @@ def tables(result: Result) -> Group:
     if result.clocked:
         shown += ['one persistent kernel a step, which counts its cycles: us of an average block',
                   _clocked(result)]
+        clocks = [f'{step.clock_ghz:.2f} GHz at {step.position:,}' for step in result.clocked
+                  if step.clock_ghz]
+        shown += [f'its clock: {", ".join(clocks)}'] if clocks else []
     if result.lanes:
         shown += ['activations, KL from fp16', _lanes(result)]
     for projection in result.projections:
@@ -56,7 +59,7 @@ def tables(result: Result) -> Group:
              f'{stage.issue_us:,.0f}', f'{stage.waits_us:,.0f}', f'{stage.microseconds:,.0f}')
             for stage in projection.stages]))
     for command, held in groupby(result.bars, lambda bar: bar.command):
-        shown.append(escape(command))
+        shown.append(f'\n{escape(command)}')
         shown.append(_table(('<what', '<measured', '<bar', '<'), [
             (bar.what, bar.measured, bar.bar, 'met' if bar.met else '[red]missed[/]')
             for bar in held]))
@@ -79,7 +82,7 @@ def print_report(result: Result, console: Console) -> None:
 
 def _table(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
     """Make a table; a column whose heading begins with < is aligned to the left."""
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for heading in headings:
         table.add_column(
             heading.removeprefix('<'), justify='left' if heading.startswith('<') else 'right')

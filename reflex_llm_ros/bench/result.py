@@ -81,13 +81,14 @@ class ClockedStep:
     Where the time of a step of the persistent kernel goes, at ``position``.
 
     ``step_us`` is the time of a step as it decodes, ``clocked_us`` that of one whose blocks count
-    their cycles; ``parts`` are of the latter.
+    their cycles; ``parts`` are of the latter, and ``clock_ghz`` is its clock.
     """
 
     position: int
     step_us: float
     clocked_us: float
     parts: tuple[Phases, ...]
+    clock_ghz: float = 0.0
 
     @property
     def launch_us(self) -> float:

@@ -139,7 +139,7 @@ def _with_device(
     if not isinstance(loaded.decode, PersistentDecode):
         return replace(result, kernels=cuda.measure_kernels(backend, usual))
     return replace(result, clocked=tuple(
-        cuda.measure_clocked(backend, position, result.clock_ghz, result.position_bytes)
+        cuda.measure_clocked(backend, position, result.position_bytes)
         for position in positions))
 
 

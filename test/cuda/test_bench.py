@@ -234,7 +234,7 @@ def test_picture_shows_what_a_token_is_made_of(tmp_path: Path) -> None:
 STEP = ClockedStep(512, 100.0, 120.0, (
     Phases('query, key, value', 1.0, 2.0, 3.0, 4.0),
     Phases('attention', 30.0, 0.0, 20.0, 10.0, 117_000_000),
-    Phases('head', 5.0, 6.0, 7.0, 8.0)))
+    Phases('head', 5.0, 6.0, 7.0, 8.0)), 1.9)
 
 
 def test_parts_of_a_step_are_shown_beside_the_step(tmp_path: Path) -> None:
@@ -247,6 +247,7 @@ def test_parts_of_a_step_are_shown_beside_the_step(tmp_path: Path) -> None:
     assert ['step', 'at', '512', '36', '8', '30', '22', '120', '100%', '25%'] in rows
     assert ['attention', '30', '0', '20', '10', '60', '50%', '50%'] in rows
     assert ['launch', '24', '20%'] in rows
+    assert ['its', 'clock:', '1.90', 'GHz', 'at', '512,', '1.90', 'GHz', 'at', '16,000'] in rows
     assert ['without', 'counting', '100'] in rows
     assert ['step', 'at', '16,000', '36', '8', '30', '22', '120', '100%', '25%'] in rows
 

@@ -142,14 +142,20 @@ def test_a_kernel_that_counts_its_cycles_computes_the_same(
     np.testing.assert_array_equal(device.download(counts), both)
     assert backend.counters() == {}
 
-    assert first.shape == (device.info.multiprocessors, len(CLOCKED), len(PHASES))
     assert (both >= first).all()
+    nanoseconds = first[:, -1]
+    assert (nanoseconds > 0).all()
+    first, both = (counts[:, :-1].reshape(-1, len(CLOCKED), len(PHASES))
+                   for counts in (first, both))
+    assert len(first) == device.info.multiprocessors
     cycles = first.sum(axis=0)
     attention = CLOCKED.index('attention')
     # Nothing is quantized for attention; every other phase there is.
     assert cycles[attention, PHASES.index('quantize')] == 0
     assert np.count_nonzero(cycles) == cycles.size - 1
     if device.info.name != 'host shim':
+        assert (0.1 < first.sum(axis=(1, 2)) / nanoseconds).all()  # GHz
+        assert (first.sum(axis=(1, 2)) / nanoseconds < 10).all()
         return
     # There the clock moves by the same whenever it is read: a layer's stage once a layer.
     wait = first[:, :, PHASES.index('wait')]

@@ -166,12 +166,13 @@ class PersistentDecode:
         """
         Put a kernel that counts cycles in place of the other, for steps of the same results.
 
-        Yields a device array (blocks, len(CLOCKED), len(PHASES)) uint64 to which each step adds
-        what each block's first thread saw.
+        Yields a device array (blocks, len(CLOCKED) * len(PHASES) + 1) uint64 to which each step
+        adds what each block's first thread saw: cycles by part and phase, then the nanoseconds
+        that all of them took.
         """
         arguments = self._arguments
         counts = self._device.upload(
-            np.zeros((self._blocks, len(CLOCKED), len(PHASES)), np.uint64))
+            np.zeros((self._blocks, len(CLOCKED) * len(PHASES) + 1), np.uint64))
         try:
             self._load({**self._macros, 'DECODE_CLOCKS': 1})
             self._arguments = (*arguments, counts)
