@@ -29,6 +29,7 @@
 #define DECODE_WORDS 2
 #define DECODE_SHARED_BYTES (163 << 10)  // that a block may have
 #define DECODE_BLOCKS 132
+#define DECODE_PARTS 16  // of the cache, at most, each for a block of its own
 #define DECODE_FORMATS PackedQ4K, PackedQ6K  // of the model; a stage has one's number
 #define DECODE_KV HalfKv                     // or Int8Kv
 #endif
@@ -42,9 +43,7 @@ constexpr int SHARED_HEADS = HEADS / GROUPS;  // query heads of one key/value he
 constexpr int QUERY = HEADS * DIM, KEY = GROUPS * DIM;
 constexpr int LONGEST = FEED_FORWARD > QUERY ? FEED_FORWARD : QUERY;
 constexpr int MAX_STEP_BYTES = most_step_bytes<DECODE_FORMATS>();
-constexpr int POSITIONS_A_PART = 32;
-// Most parts of the cache that attention is split into, a block each.
-constexpr int PARTS = BLOCKS / GROUPS > 64 ? 64 : BLOCKS / GROUPS > 1 ? BLOCKS / GROUPS : 1;
+constexpr int PARTS = DECODE_PARTS, POSITIONS_A_PART = 32;
 constexpr int ONE_PART = 96;  // positions that are not worth the way through memory
 // Columns of attention's products are the heads of a group: of up to four, both numbers of each
 // query; of more, one number a product.

@@ -32,8 +32,8 @@ def test_activations_of_any_length_are_rounded_alike(
     shim.define(KERNEL, {
         'DECODE_LAYERS': 1, 'DECODE_EMBEDDING': 512, 'DECODE_FEED_FORWARD': length,
         'DECODE_HEADS': 4, 'DECODE_GROUPS': 4, 'DECODE_VOCAB': 512, 'DECODE_WORDS': words,
-        'DECODE_SHARED_BYTES': SHARED_BYTES, 'DECODE_BLOCKS': 8, 'DECODE_FORMATS': 'PackedQ4K',
-        'DECODE_KV': 'HalfKv'})
+        'DECODE_SHARED_BYTES': SHARED_BYTES, 'DECODE_BLOCKS': 8, 'DECODE_PARTS': 2,
+        'DECODE_FORMATS': 'PackedQ4K', 'DECODE_KV': 'HalfKv'})
     values = rng.standard_normal((length // 32, 32)).astype(np.float32)
     values *= 10 ** rng.uniform(-3, 3, (length // 32, 1)).astype(np.float32)
     planes, scales = poisoned((2, words, length // 32, 16), np.int8), poisoned(

@@ -147,10 +147,10 @@ def attended(layer: Layer, cache: Cache, shape: Shape, position: int) -> np.ndar
     return out
 
 
-def load(device: Any, shape: Shape, layers: int, kv_cache: str) -> None:
+def load(device: Any, shape: Shape, layers: int, parts: int, kv_cache: str) -> None:
     defines = {
-        'DECODE_LAYERS': layers,
-        'DECODE_EMBEDDING': 512, 'DECODE_FEED_FORWARD': shape.feed_forward,
+        'DECODE_LAYERS': layers, 'DECODE_PARTS': parts, 'DECODE_EMBEDDING': 512,
+        'DECODE_FEED_FORWARD': shape.feed_forward,
         'DECODE_HEADS': shape.heads, 'DECODE_GROUPS': shape.groups, 'DECODE_VOCAB': 512,
         'DECODE_WORDS': 2, 'DECODE_SHARED_BYTES': device.info.shared_bytes,
         'DECODE_BLOCKS': shape.blocks, 'DECODE_FORMATS': 'PackedQ4K',
@@ -176,7 +176,8 @@ def attend(
     device: Any, shape: Shape, position: int, layers: list[Layer], parts: int
 ) -> tuple[np.ndarray, np.ndarray, Cache]:
     """Run all layers; the last layer's results twice, and its cache with the new rows."""
-    load(device, shape, len(layers), 'f16' if layers[0].cache.key_scales is None else 'int8')
+    kv_cache = 'f16' if layers[0].cache.key_scales is None else 'int8'
+    load(device, shape, len(layers), parts, kv_cache)
     size = device.upload(np.zeros(1, np.int32))
     device.launch(device.function(KERNEL, 'attend_shared_bytes'), (1,), 1, (size,))
     held = [[device.upload(array) for array in (
@@ -192,9 +193,8 @@ def attend(
     for first_tag in (1, 1 + len(layers)):
         device.launch_together(
             device.function(KERNEL, 'attend_layers'), shape.blocks, THREADS,
-            (places, qkv, np.int32(position),
-             device.upload(turns(FREQUENCIES)), *words, np.float32(EPS),
-             np.float32(HEAD_DIM ** -0.5), np.uint32(first_tag)),
+            (places, qkv, np.int32(position), device.upload(turns(FREQUENCIES)), *words,
+             np.float32(EPS), np.float32(HEAD_DIM ** -0.5), np.uint32(first_tag)),
             int(device.download(size)[0]))
         pairs = device.download(words[3]).view(np.uint32) & np.uint32(0xffffff00)
         # Fours with even numbers come first (pair_slot in decode_exchange.cuh).

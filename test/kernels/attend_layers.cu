@@ -20,10 +20,9 @@
 // qkv: QUERY + 2 * KEY of every layer (fp32). The heads' words are the result. Grid: blocks that
 // run at once; block 384.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    attend_layers(const Layer *layers, const float *qkv, int32_t position,
-                  const uint64_t *turns, uint64_t *qkv_words, uint64_t *parts,
-                  uint64_t *weights, uint64_t *heads, float eps, float score_scale,
-                  uint32_t first_tag) {
+    attend_layers(const Layer *layers, const float *qkv, int32_t position, const uint64_t *turns,
+                  uint64_t *qkv_words, uint64_t *parts, uint64_t *weights, uint64_t *heads,
+                  float eps, float score_scale, uint32_t first_tag) {
   DYNAMIC_SHARED(uint8_t, memory);
   Block block(memory, 0);
   if (threadIdx.x == 0) {

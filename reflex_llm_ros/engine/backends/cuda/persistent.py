@@ -92,6 +92,7 @@ def defines(
         'DECODE_WORDS': WORDS[activations],
         'DECODE_SHARED_BYTES': info.shared_bytes,
         'DECODE_BLOCKS': info.multiprocessors,
+        'DECODE_PARTS': most_parts(config.head_count_kv, info.multiprocessors),
         'DECODE_FORMATS': ', '.join(FORMATS[kind] for kind in types),
         'DECODE_KV': CACHES[kv_cache],
     }
@@ -134,8 +135,7 @@ class PersistentDecode:
         self._arguments: tuple[Any, ...] = (
             buffers.tokens, buffers.positions, count, device_ring, buffers.logits, stages, layers,
             device.upload(turns(config.rope.frequencies)), weights.output_norm.data, table, places,
-            np.int32(RING_LENGTH),
-            np.float32(config.rms_eps), np.float32(scale))
+            np.int32(RING_LENGTH), np.float32(config.rms_eps), np.float32(scale))
         self._held = (weights, work)
         self._launched = 0
         self._numbers = [0] * RING_LENGTH
@@ -219,7 +219,7 @@ def _work_shapes(
 ) -> list[tuple[str, tuple[int, ...], type[np.generic]]]:
     """Names, shapes and types of the kernel's buffers, see ``Work`` in kernels/decode.cu."""
     query, key = config.head_count * HEAD_DIM, config.head_count_kv * HEAD_DIM
-    parts = _parts(config, blocks)
+    parts = most_parts(config.head_count_kv, blocks)
     return [
         ('attended', (config.embedding_length // 2,), np.uint64),
         ('x', (config.embedding_length // 2,), np.uint64),
@@ -233,9 +233,9 @@ def _work_shapes(
     ]
 
 
-def _parts(config: ModelConfig, blocks: int) -> int:
+def most_parts(groups: int, blocks: int) -> int:
     """Most parts of the cache that attention is split into, a block each."""
-    return min(max(1, blocks // config.head_count_kv), MOST_PARTS)
+    return min(max(1, blocks // groups), MOST_PARTS)
 
 
 def _address(array: Any) -> int:
