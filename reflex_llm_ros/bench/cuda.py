@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from reflex_llm_ros.bench.measure import fill
+from reflex_llm_ros.bench.orin import STAGES
 from reflex_llm_ros.bench.result import ClockedStep, Decode, Kernel, Phases
 from reflex_llm_ros.engine.backends.cuda.backend import CudaBackend
 from reflex_llm_ros.engine.backends.cuda.buffers import Batch
@@ -154,8 +155,7 @@ def measure_clocked(
     ghz = counted[:, :-1].sum() / counted[:, -1].sum()
     microseconds = (counted[:, :-1].mean(axis=0) / steps / ghz / 1e3).reshape(
         len(CLOCKED), len(PHASES))
-    sizes = _part_bytes(backend.loaded().weights)
-    sizes['attention'] = position * position_bytes
+    sizes = {**_part_bytes(backend.loaded().weights), 'attention': position * position_bytes}
     return ClockedStep(position, plain * 1e6, seconds * 1e6, clock_ghz=float(ghz), parts=tuple(
         Phases(name, **dict(zip(PHASES, row, strict=True)), read_bytes=sizes[name])
         for name, row in zip(CLOCKED, microseconds.tolist(), strict=True)))
@@ -163,17 +163,11 @@ def measure_clocked(
 
 def _part_bytes(weights: DenseWeights[DeviceTensor]) -> dict[str, int]:
     """Return the bytes of the matrices that each part of the persistent kernel multiplies with."""
-    def size(*tensors: DeviceTensor) -> int:
-        return sum(tensor.host.data.nbytes for tensor in tensors)
-
-    layers = weights.layers
-    return {
-        'query, key, value': sum(
-            size(layer.attn_q, layer.attn_k, layer.attn_v) for layer in layers),
-        'attention output': sum(size(layer.attn_output) for layer in layers),
-        'gate, up': sum(size(layer.ffn_gate, layer.ffn_up) for layer in layers),
-        'down': sum(size(layer.ffn_down) for layer in layers),
-        'head': size(weights.output)}
+    matrices = {name: [getattr(layer, part) for layer in weights.layers for part in parts]
+                for name, parts in STAGES.items()}
+    matrices['head'] = [weights.output]
+    return {name: sum(tensor.host.data.nbytes for tensor in tensors)
+            for name, tensors in matrices.items()}
 
 
 def measure_kernels(backend: CudaBackend, position: int) -> tuple[Kernel, ...]:

@@ -15,12 +15,12 @@
 """A benchmark result for people: tables in the terminal, a picture."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import cycle, groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
-from reflex_llm_ros.bench.result import ClockedStep, Load, Result
+from reflex_llm_ros.bench.result import ClockedStep, Load, Phases, Result
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -28,7 +28,7 @@ from rich.table import Table
 
 INK, FAINT = '#24292f', '#8c959f'
 BLUE = '#2f6fab'
-PHASES = ('wait', 'quantize', 'multiply', 'finish')
+PHASES = tuple(field.name for field in fields(Phases) if field.type is float)
 ATTENTION = 'attention'
 COLORS = ('#2f6fab', '#e0823d', '#4f9d69', '#b65c78', '#7a6bb0', '#8c959f', '#5aa9b8', '#9a6b4f',
           '#c9a227', '#37617e', '#a8577e', '#6f8f3a')

@@ -99,8 +99,7 @@ def run(config: EngineConfig, prefills: Sequence[int], console: Console) -> Resu
             position_bytes=kv_bytes_per_position(sizes, config.kv_cache), backend=backend.name,
             device=platform.processor() or platform.machine(), choices='', copy_gb_per_s=0.0,
             read_gb_per_s=0.0, clock_ghz=0.0, host_share=0.0, decode=tuple(decode),
-            prefill=tuple(prefill), kernels=(), load=load,
-            types=types)
+            prefill=tuple(prefill), kernels=(), load=load, types=types)
         if backend.name != 'cuda':
             return result
         status.update('where the time goes')
@@ -213,10 +212,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 result, bars=bars(result, _llama_cpp(options.llama_bench), command))
         else:
             result = run(config, options.prefill, console)
-            keep(result)  # the bars take minutes more
         if options.bars and kept.suffix != '.json' and result.backend == 'cuda':
             given = sys.argv[1:] if arguments is None else arguments
             command = shlex.join([parser.prog, *given])
+            keep(result)  # the bars take minutes more
             result = with_bars(result, config, options.llama_bench, command)
     except EngineError as error:
         console.print(f'reflex_llm_bench: {error}', style='red', markup=False)
