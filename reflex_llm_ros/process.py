@@ -18,7 +18,6 @@ from collections.abc import Callable
 import ctypes
 import faulthandler
 import os
-from queue import SimpleQueue
 import signal
 import sys
 import threading
@@ -61,11 +60,13 @@ def run(
     after that. Here the node first gets to end its work and tell so.
     """
     _return_large_blocks()
-    # A signal's handler interrupts the thread that waits, also while it holds the lock of what
-    # it waits for. This is the one thing to wait for that takes that.
-    ending: SimpleQueue[None] = SimpleQueue()
+    ending, end = os.pipe()
+    os.set_blocking(end, False)
+    # The handler in C writes to the pipe at once. Handlers in Python would have to interrupt what
+    # the main thread waits for, but NVRTC sets SA_RESTART, with which waits go on.
+    signal.set_wakeup_fd(end, warn_on_full_buffer=False)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ending.put(None))
+        signal.signal(number, lambda *_: None)
     rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
     try:
         node = make_node()
@@ -77,9 +78,9 @@ def run(
     executor.add_node(node)
     stopped = threading.Event()
     # The main thread is left to the signals: Python runs their handlers nowhere else.
-    spinner = threading.Thread(target=_spin, args=(executor, node, stopped, ending), daemon=True)
+    spinner = threading.Thread(target=_spin, args=(executor, node, stopped, end), daemon=True)
     spinner.start()
-    ending.get()
+    os.read(ending, 1)
     threading.Thread(target=_end_anyway, daemon=True).start()
     # Should something hang that holds Python's lock, this one says where, and needs no lock.
     faulthandler.dump_traceback_later(STUCK_S, exit=True)
@@ -127,8 +128,7 @@ def _return_large_blocks() -> None:
 
 
 def _spin(
-    executor: MultiThreadedExecutor, node: Node, stopped: threading.Event,
-    ending: 'SimpleQueue[None]'
+    executor: MultiThreadedExecutor, node: Node, stopped: threading.Event, end: int
 ) -> None:
     """
     Spin on after an exception: it belongs to one callback, the node to all.
@@ -142,4 +142,4 @@ def _spin(
             break
         except Exception as error:
             node.get_logger().error(f'a callback failed: {error}\n{traceback.format_exc()}')
-    ending.put(None)
+    os.write(end, b'\0')

@@ -106,3 +106,37 @@ def test_signals_at_every_line_of_a_wait_end_the_process() -> None:
     finally:
         process.kill()
         process.wait()
+
+
+RESTARTING = """
+import signal, sys
+from rclpy.node import Node
+from reflex_llm_ros.process import run
+
+class Restarting(Node):
+    def __init__(self):
+        super().__init__('restarting')
+        self.create_timer(0.1, self.say)
+
+    def say(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.siginterrupt(number, False)
+        print('up', flush=True)
+
+sys.exit(run(Restarting, lambda node, timeout_s: True, []))
+"""
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_interrupts_no_wait_ends_the_process(number: signal.Signals) -> None:
+    """NVRTC puts the handlers back with SA_RESTART when it has compiled the first kernel."""
+    process = subprocess.Popen(
+        [sys.executable, '-c', RESTARTING], cwd=REPOSITORY, env=apart(), stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b'up\n'
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
