@@ -42,7 +42,7 @@ __device__ __forceinline__ void wait_for_copies() {
 }
 __device__ __forceinline__ uint4 load_once(const void *from) {
   uint4 v;
-  asm("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+  asm("ld.global.L1::no_allocate.L2::cache_hint.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
       : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from), "l"(evict_first()));
   return v;
 }
