@@ -13,21 +13,19 @@
 // limitations under the License.
 
 // Products of packed matrices (packed.cuh) with a short batch of tokens, for prefill, and for
-// decoding where the persistent kernel has failed: y (N, M) = x (N, K) W^T, N <= 32, x fp16. Two
-// rows a warp, so that activations are loaded and converted once for both: grid M / 8 rounded up,
-// 128 threads; M is a multiple of 4. Lanes have the weights that they have in gemm.cu, so the
-// results equal that file's to the bit.
+// decoding where the persistent kernel has failed: y (N, M) = x (N, K) W^T, N <= 32, x fp16. One
+// row a warp, four a block: grid ceil(M / 4), 128 threads. Lanes have the weights that they have in
+// gemm.cu, so the results equal that file's to the bit.
 //
 // W may share a packed matrix with another: its row r is row `first_row + r % rows_a_quad` of
-// quad `first_quad + r / rows_a_quad`, as repack.cu has put it there. Rows 2i and 2i + 1 lie in
-// the same half of a step.
+// quad `first_quad + r / rows_a_quad`, as repack.cu has put it there.
 //
 // `output` (see Output) says what y is; one kernel does it all, as each takes the compiler long.
 
 #include "dot.cuh"
 #include "packed_formats.cuh"
 
-constexpr int MAX_TOKENS = 32, ROWS_PER_WARP = 2;
+constexpr int MAX_TOKENS = 32;
 
 struct RowPlace {
   int first_quad, rows_a_quad, first_row;
@@ -53,47 +51,38 @@ __device__ __forceinline__ void multiply(void *y, const float *residual,
                                          const half_t *__restrict__ x,
                                          const uint8_t *__restrict__ w, int n, int m, int k,
                                          const RowPlace &place, int output) {
-  const int warp = blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP_SIZE;
-  const int row = warp * ROWS_PER_WARP, lane = threadIdx.x % WARP_SIZE;
+  const int row = blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP_SIZE;
   if (row >= m) return;
   const int64_t quad = place.first_quad + row / place.rows_a_quad;
-  const int half = (place.first_row + row % place.rows_a_quad) / 2;
+  const int row_of_quad = place.first_row + row % place.rows_a_quad;
   w += quad * (k / STEP_COLUMNS) * Packed::BYTES;
-  const int part = lane % File::LANES, blocks = k / File::WEIGHTS;
+  const int lane = threadIdx.x % WARP_SIZE, part = lane % File::LANES;
+  const int blocks = k / File::WEIGHTS;
   const half_t *const x_part = x + File::x_offset(part);
-  float sum[ROWS_PER_WARP][MAX_TOKENS] = {};
+  float sum[MAX_TOKENS] = {};
   for (int b = lane / File::LANES; b < blocks; b += WARP_SIZE / File::LANES) {
-    float weights[ROWS_PER_WARP][8];
-    dequantize<Packed, File>(weights[0], w, half, 0, b, part);
-    dequantize<Packed, File>(weights[1], w, half, 16, b, part);
+    float weights[8];
+    dequantize<Packed, File>(weights, w, row_of_quad / 2, row_of_quad % 2 * 16, b, part);
     const half_t *const x_block = x_part + b * File::WEIGHTS;
     // Unrolled over all tokens, so that sums stay in registers.
 #pragma unroll
     for (int t = 0; t < MAX_TOKENS; ++t) {
       if (t >= n) break;
-#pragma unroll
-      for (int r = 0; r < ROWS_PER_WARP; ++r) {
-        sum[r][t] = dot_part<File>(weights[r], x_block + int64_t(t) * k, sum[r][t]);
-      }
+      sum[t] = dot_part<File>(weights, x_block + int64_t(t) * k, sum[t]);
     }
   }
-  float mine[ROWS_PER_WARP];  // sums of the token with this lane's number
+  float mine = 0.0f;  // the sum of the token with this lane's number
 #pragma unroll
   for (int t = 0; t < MAX_TOKENS; ++t) {
     if (t >= n) break;
-#pragma unroll
-    for (int r = 0; r < ROWS_PER_WARP; ++r) {
-      const float total = warp_sum(sum[r][t]);
-      if (t == lane) mine[r] = total;
-    }
+    const float total = warp_sum(sum[t]);
+    if (t == lane) mine = total;
   }
-  if (lane >= n) return;
-  const int64_t at = int64_t(lane) * m + row;
-  for (int r = 0; r < ROWS_PER_WARP; ++r) put(y, residual, at + r, mine[r], output);
+  if (lane < n) put(y, residual, int64_t(lane) * m + row, mine, output);
 }
 
 #define PACKED_GEMM(name, Packed, File)                                                   \
-  extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 4) packed_gemm_##name(      \
+  extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) packed_gemm_##name(         \
       void *y, const float *residual, const half_t *__restrict__ x,                       \
       const uint8_t *__restrict__ w, int32_t n, int32_t m, int32_t k, int32_t first_quad, \
       int32_t rows_a_quad, int32_t first_row, int32_t output) {                           \

@@ -51,7 +51,7 @@ def test_products_equal_those_of_the_files_blocks(
         sums, added = poisoned((tokens, ROWS), np.float32), poisoned((tokens, ROWS), np.float32)
         for output, y, read in (
                 (ROUNDED, rounded, rounded), (UNROUNDED, sums, sums), (ADDED, added, residual)):
-            device.run('packed_gemm', f'packed_gemm_{kind}', -(-ROWS // 8), 128, [
+            device.run('packed_gemm', f'packed_gemm_{kind}', -(-ROWS // 4), 128, [
                 y, read if read is y else constant(read), x, data, *shape(tokens),
                 *place(where), output])
         np.testing.assert_array_equal(rounded, gemm(device, kind, x, matrix))

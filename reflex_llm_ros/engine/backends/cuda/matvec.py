@@ -26,7 +26,6 @@ from reflex_llm_ros.engine.config import FastPaths
 
 BLOCK = 128
 ROWS_A_BLOCK = 4
-PACKED_ROWS_A_WARP = 2
 UINT32_TYPES = ('q4k',)
 """Types whose blocks lie on multiples of four bytes and have kernels that use it."""
 OUTPUTS = ('', 'logits', 'add')
@@ -124,8 +123,7 @@ class Matvec:
         if isinstance(weight, PackedTensor):
             name = f'packed_gemm_{kind}'
             return [Variant(name, self._launch(
-                'packed_gemm', name, weight.rows // PACKED_ROWS_A_WARP,
-                (*arguments, *weight.place, told)))]
+                'packed_gemm', name, weight.rows, (*arguments, *weight.place, told)))]
         return [Variant(name, self._launch('gemm', name, weight.rows, (*arguments, told)))
                 for name in self._names(f'gemm_{kind}', weight)]
 
