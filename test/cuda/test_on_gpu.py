@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from divergence import compare
+from gguf import GGMLQuantizationType
 import numpy as np
 import pytest
 from reflex_llm_ros.engine import Engine, EngineConfig, GenerateRequest, Message, SamplingParams
@@ -33,6 +34,8 @@ pytestmark = pytest.mark.gpu
 POSITIONS = 160
 CYCLES = 20
 GENERATIONS = 200
+MIXED_ROLES = (('attn_q', 'attn_k', 'attn_v', 'ffn_down'), ('attn_output', 'ffn_gate', 'ffn_up'))
+"""Matrices in Q8_0, of even and of odd layers."""
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +55,17 @@ def qwen3_600m_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope='session')
+def mixed_600m_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Generate the same sizes with Q8_0 among the types of Q4_K_M."""
+    shape = PRESETS['0.6b']
+    types = {f'blk.{block}.{role}.weight': GGMLQuantizationType.Q8_0
+             for block in range(shape.block_count) for role in MIXED_ROLES[block % 2]}
+    path = tmp_path_factory.mktemp('models') / 'qwen3-0.6b-mixed.gguf'
+    generate(str(path), shape, types=types, seed=8)
+    return path
+
+
 def free_bytes() -> int:
     device = open_device(0)
     free = device.free_bytes()
@@ -60,7 +74,7 @@ def free_bytes() -> int:
 
 
 @pytest.mark.parametrize('activations', ['fp16', 'a8x2'])
-@pytest.mark.parametrize('name', ['qwen3_600m_path', 'smollm2_path'])
+@pytest.mark.parametrize('name', ['qwen3_600m_path', 'mixed_600m_path', 'smollm2_path'])
 def test_numerics_contract(
     name: str, activations: str, request: pytest.FixtureRequest, make_device: Callable[..., Any],
     open_backend: Any, oracle: Any, rng: np.random.Generator
