@@ -16,6 +16,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import ctypes
+import math
 import time
 from typing import Any
 
@@ -24,6 +25,9 @@ import numpy as np
 from reflex_llm_ros.engine.backends.cuda.device_info import DeviceInfo
 from reflex_llm_ros.engine.backends.cuda.sources import Defines
 from reflex_llm_ros.engine.errors import DeviceError
+
+TABLE_BYTES = 4096
+"""Of a few words a layer, which no plan counts."""
 
 
 class ShimDevice:
@@ -155,3 +159,21 @@ class ShimDevice:
     def _refuse_in_capture(self) -> None:
         if self._recording is not None:
             raise DeviceError('not allowed while capturing')
+
+
+class CountingDevice(ShimDevice):
+    """Counts the bytes that are asked for."""
+
+    allocated = 0
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        self.allocated += math.prod(shape) * np.dtype(dtype).itemsize
+        return super().empty(shape, dtype)
+
+    def pinned(self, size: int) -> np.ndarray:
+        self.allocated += size
+        return super().pinned(size)
+
+    def upload(self, source: np.ndarray) -> np.ndarray:
+        self.allocated += source.nbytes
+        return super().upload(source)

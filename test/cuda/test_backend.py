@@ -15,19 +15,23 @@
 """The CUDA backend against the oracle: prefill, decode, every type, both caches."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from divergence import compare
 from gguf import GGMLQuantizationType
 import numpy as np
 import pytest
 from reflex_llm_ros.engine.backends.base import no_plan
 from reflex_llm_ros.engine.backends.cuda.buffers import ATTENTION_CHUNK
+from reflex_llm_ros.engine.backends.cuda.weights import MATRIX_TYPES
 from reflex_llm_ros.engine.config import FastPaths, SamplingParams
 from reflex_llm_ros.engine.errors import DeviceError, EngineError
 from reflex_llm_ros.engine.sampler import Sampler
-from reflex_llm_ros.synthetic.model_shape import ModelShape
+from reflex_llm_ros.synthetic.model_shape import ModelShape, TINY
 from reflex_llm_ros.synthetic.qwen3_gguf import generate
+from shim_device import CountingDevice, TABLE_BYTES
 
 TOKENS = 34
 
@@ -237,6 +241,27 @@ def test_placements_give_the_same_logits(
     logits = open_backend(tiny_qwen3_path, weights=weights).forward([1, 2, 3], 0)
     expected = open_backend(tiny_qwen3_path, weights='auto').forward([1, 2, 3], 0)
     np.testing.assert_array_equal(logits, expected)
+
+
+@pytest.mark.parametrize('weights', ['device', 'mapped'])
+def test_a_matrix_of_a_type_without_kernels_is_converted_within_the_plan(
+    weights: str, tmp_path: Path, open_backend: Any, oracle: Any, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delitem(MATRIX_TYPES, GGMLQuantizationType.Q5_1)
+    path = tmp_path / 'other.gguf'
+    generate(
+        str(path), TINY, types={'blk.0.ffn_down.weight': GGMLQuantizationType.Q5_1}, seed=9)
+    tokens = random_tokens(rng, 5)
+    device = CountingDevice()
+    device.info = replace(device.info, integrated=False)
+    backend = open_backend(path, device, weights=weights)
+    assert 'blk.0.ffn_down.weight has the type Q5_1' in caplog.text
+    memory = backend.memory()
+    assert device.allocated <= memory.weights + memory.kv_cache + memory.scratch + TABLE_BYTES
+    divergence = compare(oracle(path, tokens), np.stack([
+        backend.forward([token], at) for at, token in enumerate(tokens)]))
+    assert divergence.mean_kl <= 1e-3
 
 
 def test_graph_and_eager_streams_are_identical(

@@ -16,7 +16,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-import math
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from reflex_llm_ros.engine.errors import EngineError
 from reflex_llm_ros.engine.gguf_model import GgufModel
 from reflex_llm_ros.synthetic.model_shape import ModelShape
 from reflex_llm_ros.synthetic.qwen3_gguf import generate
-from shim_device import ShimDevice
+from shim_device import CountingDevice, ShimDevice, TABLE_BYTES
 from test_backend import kl_divergence, never
 import yaml
 
@@ -240,13 +239,12 @@ def test_it_runs_with_the_settings_for_an_orin(
 def test_weights_are_held_once_and_what_is_allocated_was_planned(
     wide_qwen3_path: Path, open_backend: Any
 ) -> None:
-    device = _Counting()
+    device = CountingDevice()
     device.info = replace(device.info, multiprocessors=1, shared_bytes=163 << 10)
     backend = open_backend(wide_qwen3_path, device)
     assert isinstance(backend.loaded().decode, PersistentDecode)
     memory = backend.memory()
-    tables = 4096  # of a few words a layer, which no plan counts
-    assert device.allocated <= memory.weights + memory.kv_cache + memory.scratch + tables
+    assert device.allocated <= memory.weights + memory.kv_cache + memory.scratch + TABLE_BYTES
     assert memory.weights == open_backend(
         wide_qwen3_path, gemv_activations='fp16').memory().weights
 
@@ -315,21 +313,3 @@ def test_what_cannot_be_packed_is_refused_where_that_is_asked_for(
 ) -> None:
     with pytest.raises(EngineError, match='weights cannot be packed: activations are fp16'):
         open_backend(wide_qwen3_path, device, weights='packed', gemv_activations='fp16')
-
-
-class _Counting(ShimDevice):
-    """Counts the bytes that are asked for."""
-
-    allocated = 0
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        self.allocated += math.prod(shape) * np.dtype(dtype).itemsize
-        return super().empty(shape, dtype)
-
-    def pinned(self, size: int) -> np.ndarray:
-        self.allocated += size
-        return super().pinned(size)
-
-    def upload(self, source: np.ndarray) -> np.ndarray:
-        self.allocated += source.nbytes
-        return super().upload(source)

@@ -125,6 +125,13 @@ def load_weights(
     return DenseWeights(token_embd, layers, output_norm, output)
 
 
+def weight_names(config: ModelConfig) -> list[str]:
+    """Return the names of the model's tensors, in the order in which they are placed."""
+    names: list[str] = []
+    load_weights(config, names.append)
+    return names
+
+
 def _load_layer(
     config: ModelConfig, index: int, place: Callable[[str], Weight]
 ) -> DenseLayer[Weight]:

@@ -16,6 +16,7 @@
 
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -50,9 +51,15 @@ from reflex_llm_ros.engine.backends.cuda.sampling import (
     SAMPLE,
 )
 from reflex_llm_ros.engine.backends.cuda.sources import Defines
-from reflex_llm_ros.engine.backends.cuda.staging import part_bytes, Staging
+from reflex_llm_ros.engine.backends.cuda.staging import piece_bytes, Staging
 from reflex_llm_ros.engine.backends.cuda.steps import CudaSteps
-from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor, WeightPlacement
+from reflex_llm_ros.engine.backends.cuda.weight_memory import WeightMemory
+from reflex_llm_ros.engine.backends.cuda.weights import (
+    DeviceTensor,
+    is_read_as_stored,
+    memory_bytes,
+    WeightPlacement,
+)
 from reflex_llm_ros.engine.config import EngineConfig, FastPaths
 from reflex_llm_ros.engine.errors import DeviceError, EngineError
 from reflex_llm_ros.engine.gguf_model import GgufModel
@@ -281,15 +288,17 @@ def _load(
         on_progress(0.15 + 0.8 * placed / total, phrase)
 
     report(0)
-    part = part_bytes(model)
-    staging = Staging(device, part)
-    if plan.placement in (DEVICE, MAPPED):
-        placement = WeightPlacement(device, model, plan.placement == MAPPED, staging, report)
-        weights = dense.load_weights(model.config, placement.place)
-        device.synchronize()
-        return weights, placement.device_bytes
-    kind = PackedPlacement if plan.placement == PACKED else PlanesPlacement
-    repacking = kind(device, model, staging, part, report)
-    weights = dense.load_weights(model.config, repacking.place)
-    repacking.finish()
-    return weights, repacking.device_bytes
+    mapped = plan.placement == MAPPED
+    memory = WeightMemory(device, memory_bytes(model, mapped))
+    piece = piece_bytes(model)
+    matrices = () if mapped else (
+        model.tensors[name].data for name in dense.weight_names(model.config)
+        if is_read_as_stored(model.tensors[name]))
+    with closing(Staging(device, piece, matrices)) as staging:
+        if plan.placement in (DEVICE, MAPPED):
+            place = WeightPlacement(device, model, mapped, memory, staging, report).place
+        else:
+            kind = PackedPlacement if plan.placement == PACKED else PlanesPlacement
+            place = kind(device, model, memory, staging, piece, report).place
+        weights = dense.load_weights(model.config, place)
+    return weights, memory.size

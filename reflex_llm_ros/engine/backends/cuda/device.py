@@ -150,9 +150,10 @@ class CudaDevice:
             destination.set(np.ascontiguousarray(source), stream=self._stream)
 
     def pinned(self, size: int) -> np.ndarray:
-        """Allocate bytes (size,) of host memory that the device copies from by itself."""
+        """Allocate bytes (size,) of host memory that the device copies from; not of a pool."""
         with _cuda_errors():
-            return np.frombuffer(cp.cuda.alloc_pinned_memory(size), np.uint8, size)
+            memory = cp.cuda.PinnedMemoryPointer(cp.cuda.PinnedMemory(size), 0)
+        return np.frombuffer(memory, np.uint8, size)
 
     def write_pinned(self, destination: cp.ndarray, source: np.ndarray) -> None:
         """Copy from ``pinned`` memory, in stream order; it is read until the copy ends."""

@@ -26,8 +26,12 @@ from reflex_llm_ros.engine.backends.cuda.q8_activations import KINDS, q8_buffer_
 from reflex_llm_ros.engine.backends.cuda.q8_choice import Choice
 from reflex_llm_ros.engine.backends.cuda.q8_weights import split_names
 from reflex_llm_ros.engine.backends.cuda.sampling import sampling_bytes
-from reflex_llm_ros.engine.backends.cuda.staging import IN_FLIGHT, part_bytes
-from reflex_llm_ros.engine.backends.cuda.weights import kernel_type, placed_bytes
+from reflex_llm_ros.engine.backends.cuda.staging import piece_bytes, SLOTS
+from reflex_llm_ros.engine.backends.cuda.weights import (
+    is_read_as_stored,
+    kernel_type,
+    memory_bytes,
+)
 from reflex_llm_ros.engine.config import EngineConfig, FastPaths
 from reflex_llm_ros.engine.errors import EngineError, OutOfMemoryError
 from reflex_llm_ros.engine.gguf_model import GgufModel
@@ -148,12 +152,12 @@ def _no_packed(
 def _fit(device: Any, model: GgufModel, config: EngineConfig, placement: str) -> LoadPlan:
     """Plan one placement; raises OutOfMemoryError where it does not fit."""
     sizes, multiprocessors = model.config, device.info.multiprocessors
-    # Where CPU and GPU share memory, a registered map is pinned in that memory.
-    only_vectors = placement == MAPPED and not device.info.integrated
-    weights = sum(
-        placed_bytes(tensor) for tensor in model.tensors.values()
-        if not only_vectors or len(tensor.shape) == 1)
-    scratch = sampling_bytes(sizes.vocab_size) + (IN_FLIGHT + 1) * part_bytes(model)
+    weights = memory_bytes(model, placement == MAPPED)
+    if placement == MAPPED and device.info.integrated:
+        # Where CPU and GPU share memory, a registered map is pinned in that memory.
+        weights += sum(
+            tensor.data.nbytes for tensor in model.tensors.values() if is_read_as_stored(tensor))
+    scratch = sampling_bytes(sizes.vocab_size) + (SLOTS + 1) * piece_bytes(model)
     q8 = placement == PLANES or placement == PACKED and all_q8(model)
     if q8:
         choice = Choice(KINDS[config.q8_activations], multiprocessors)

@@ -100,7 +100,7 @@ class PackedPlacement(RearrangedPlacement):
         if names[0] not in self._matrices:
             elements = sum(math.prod(self._model.tensors[other].shape) for other in names)
             steps = elements // (QUAD * STEP_COLUMNS)
-            self._matrices[names[0]] = self._empty((steps * STEP_BYTES[kind],), np.uint8)
+            self._matrices[names[0]] = self._memory.empty((steps * STEP_BYTES[kind],), np.uint8)
         packed = PackedTensor(
             self._matrices[names[0]], kind, rows, columns, tensor, *self._place_of(name, names))
         self._repack(packed)
@@ -116,9 +116,9 @@ class PackedPlacement(RearrangedPlacement):
 
     def _repack(self, packed: PackedTensor) -> None:
         kernel = self._device.function(REPACK, f'repack_{packed.kernel_type}')
-        for first, part in self._parts(packed.host):
-            rows = part.nbytes // packed.host.data.shape[1]
+        for first, piece in self._pieces(packed.host):
+            rows = piece.nbytes // packed.host.data.shape[1]
             threads = rows * packed.columns // 32
             self._device.launch(kernel, (-(-threads // BLOCK),), BLOCK, (
-                packed.data, part, np.int32(first), np.int32(rows),
+                packed.data, piece, np.int32(first), np.int32(rows),
                 np.int32(packed.columns), *packed.place))

@@ -78,14 +78,14 @@ class PlanesPlacement(RearrangedPlacement):
         if name not in self._names:
             return None
         rows, columns = tensor.shape
-        words = self._empty((rows, columns), np.int8)
-        scales = self._empty((rows, columns // GROUP), np.float16)
-        for first, part in self._parts(tensor):
-            blocks = part.nbytes // BLOCK_BYTES
+        words = self._memory.empty((rows, columns), np.int8)
+        scales = self._memory.empty((rows, columns // GROUP), np.float16)
+        for first, piece in self._pieces(tensor):
+            blocks = piece.nbytes // BLOCK_BYTES
             end = first + blocks * GROUP // columns
             self._device.launch(
                 self._device.function('q8_embed', 'split_q8'),
                 (-(-blocks * BLOCK_HALVES // SPLIT_BLOCK),), SPLIT_BLOCK,
-                (words[first:end], scales[first:end], part,
+                (words[first:end], scales[first:end], piece,
                  np.int64(blocks)))
         return PlanesTensor(words, KERNEL_TYPE, rows, columns, tensor, scales)

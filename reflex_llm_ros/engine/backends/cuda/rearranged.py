@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from reflex_llm_ros.engine.backends.cuda.staging import Staging
+from reflex_llm_ros.engine.backends.cuda.weight_memory import WeightMemory
 from reflex_llm_ros.engine.backends.cuda.weights import DeviceTensor, WeightPlacement
 from reflex_llm_ros.engine.gguf_model import GgufModel, Tensor
 
@@ -28,31 +29,26 @@ class RearrangedPlacement(ABC):
     """
     Places the tensors of a model: some as ``_rearranged`` does, all others as always.
 
-    The device rearranges them, ``part_bytes`` of the file at a time. The file must stay open
-    until ``finish`` has given the staging memory back.
+    The device rearranges them, ``piece_bytes`` of the file at a time.
     """
 
     def __init__(
-        self, device: Any, model: GgufModel, staging: Staging, part_bytes: int,
-        on_progress: Callable[[int], None]
+        self, device: Any, model: GgufModel, memory: WeightMemory, staging: Staging,
+        piece_bytes: int, on_progress: Callable[[int], None]
     ) -> None:
         self._device = device
         self._model = model
+        self._memory = memory
         self._staging = staging
-        self._part = device.empty((part_bytes,), np.uint8)
-        self._others = WeightPlacement(device, model, False, staging, lambda placed: None)
+        self._piece = device.empty((piece_bytes,), np.uint8)
+        self._others = WeightPlacement(
+            device, model, False, memory, staging, lambda placed: None)
         self._on_progress = on_progress
         self._placed = 0
-        self._matrix_bytes = 0
 
     @abstractmethod
     def _rearranged(self, name: str, tensor: Tensor) -> DeviceTensor | None:
         """Rearrange a tensor; None where it stays as it is."""
-
-    @property
-    def device_bytes(self) -> int:
-        """Bytes of what has been placed."""
-        return self._others.device_bytes + self._matrix_bytes
 
     def place(self, name: str) -> DeviceTensor:
         """Place the tensor of that name."""
@@ -62,16 +58,9 @@ class RearrangedPlacement(ABC):
         self._on_progress(self._placed)
         return placed
 
-    def finish(self) -> None:
-        """Wait for the last part and free the staging memory."""
-        self._device.synchronize()
-        self._part = None
-
-    def _empty(self, shape: tuple[int, ...], dtype: type[np.generic]) -> Any:
-        array = self._device.empty(shape, dtype)
-        self._matrix_bytes += int(array.nbytes)
-        return array
-
-    def _parts(self, tensor: Tensor) -> Iterator[tuple[int, Any]]:
+    def _pieces(self, tensor: Tensor) -> Iterator[tuple[int, Any]]:
         """Bring rows to the device: the first row's number, and the blocks of some."""
-        return self._staging.rows(self._part, tensor.data)
+        for first, blocks in self._staging.rows(tensor.data):
+            piece = self._piece[:blocks.nbytes]
+            self._device.write_pinned(piece, blocks.reshape(-1))
+            yield first, piece

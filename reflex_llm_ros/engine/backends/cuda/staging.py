@@ -12,58 +12,93 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Bytes of a file on their way to the device: through pinned memory, two parts in flight."""
+"""Bytes of a file on their way to the device: threads bring them ahead into pinned memory."""
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from reflex_llm_ros.engine.gguf_model import GgufModel
 
-PART_BYTES = 16 << 20
-IN_FLIGHT = 2
+PIECE_BYTES = 2 << 20
+READERS = 4
+"""Threads that bring pieces out of the page cache: one does not reach what memory gives."""
+SLOTS = 2 * READERS
+"""Pieces in pinned memory: those being read, those that are there, two on their way on."""
 
 
-def part_bytes(model: GgufModel) -> int:
+def piece_bytes(model: GgufModel) -> int:
     """Bytes that are staged at a time."""
-    return min(PART_BYTES, max(tensor.data.nbytes for tensor in model.tensors.values()))
+    return min(PIECE_BYTES, max(tensor.data.nbytes for tensor in model.tensors.values()))
 
 
 class Staging:
     """
-    Copies to the device while the next part comes out of the page cache.
+    Rows of matrices in pinned memory, a piece at a time, read before they are asked for.
 
-    A copy from the file's pages directly would stage them too, but one part after the other.
+    A copy from the file's pages directly would stage them too, but one after the other.
+
+    Parameters
+    ----------
+    device
+        Whose stream copies the pieces.
+    size
+        Bytes of a piece: no row is longer.
+    matrices
+        Blocks (rows, bytes) of all matrices that will be asked for, in that order.
+
     """
 
-    def __init__(self, device: Any, size: int) -> None:
+    def __init__(self, device: Any, size: int, matrices: Iterable[np.ndarray]) -> None:
         self._device = device
-        self._parts = [device.pinned(size) for _ in range(IN_FLIGHT)]
-        self._waits: list[Callable[[], None]] = [device.synchronize] * IN_FLIGHT
-        self._turn = 0
+        self._size = size
+        self._slots = deque(device.pinned(size) for _ in range(SLOTS))
+        self._copied: deque[Callable[[], None]] = deque([lambda: None] * SLOTS)
+        self._unread = (
+            (blocks, first) for blocks in matrices
+            for first in range(0, len(blocks), self._rows_a_piece(blocks)))
+        self._pieces: deque[Future[tuple[np.ndarray, int, np.ndarray]]] = deque()
+        self._readers = ThreadPoolExecutor(READERS, 'weights')
+        for _ in range(SLOTS - 2):
+            self._read_ahead()
 
-    def rows(self, scratch: Any, blocks: np.ndarray) -> Iterator[tuple[int, Any]]:
+    def rows(self, blocks: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         """
-        Bring rows of blocks (N, bytes) to the device, as many at a time as ``scratch`` holds.
+        Yield all rows of the next matrix (N, bytes): the first one's number and pinned rows.
 
-        Yields the first row's number and the part of ``scratch`` that has the rows; the next
-        part overwrites it, in stream order.
+        They may be copied from, in stream order, until the next are asked for.
         """
-        step = scratch.nbytes // blocks.shape[1]
-        for first in range(0, len(blocks), step):
-            source = blocks[first:first + step]
-            part = scratch[:source.nbytes]
-            self.copy(part, source.reshape(-1))
-            yield first, part
+        for _ in range(0, len(blocks), self._rows_a_piece(blocks)):
+            of, first, rows = self._pieces.popleft().result()
+            assert of is blocks, 'matrices are asked for in another order'
+            yield first, rows
+            self._copied.append(self._device.record())
+            self._read_ahead()
 
-    def copy(self, destination: Any, source: np.ndarray) -> None:
-        """Copy bytes (n,) in stream order; ``source`` may be reused afterwards."""
-        size = self._parts[0].nbytes
-        for first in range(0, source.nbytes, size):
-            part = source[first:first + size]
-            self._waits[self._turn]()
-            pinned = self._parts[self._turn][:part.nbytes]
-            np.copyto(pinned, part)
-            self._device.write_pinned(destination[first:first + part.nbytes], pinned)
-            self._waits[self._turn] = self._device.record()
-            self._turn = (self._turn + 1) % IN_FLIGHT
+    def close(self) -> None:
+        """End the threads and wait for the last copies."""
+        self._readers.shutdown(cancel_futures=True)
+        self._device.synchronize()
+
+    def _rows_a_piece(self, blocks: np.ndarray) -> int:
+        return self._size // blocks.shape[1]
+
+    def _read_ahead(self) -> None:
+        """Begin to read one more piece, into the memory whose copy began longest ago."""
+        unread = next(self._unread, None)
+        if unread is None:
+            return
+        self._copied.popleft()()
+        slot = self._slots.popleft()
+        self._slots.append(slot)
+        self._pieces.append(self._readers.submit(self._read, slot, *unread))
+
+    def _read(
+        self, slot: np.ndarray, blocks: np.ndarray, first: int
+    ) -> tuple[np.ndarray, int, np.ndarray]:
+        source = blocks[first:first + self._rows_a_piece(blocks)]
+        rows = slot[:source.nbytes].reshape(source.shape)
+        np.copyto(rows, source)
+        return blocks, first, rows

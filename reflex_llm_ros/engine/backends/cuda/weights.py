@@ -22,6 +22,7 @@ from typing import Any
 from gguf import GGMLQuantizationType
 import numpy as np
 from reflex_llm_ros.engine.backends.cuda.staging import Staging
+from reflex_llm_ros.engine.backends.cuda.weight_memory import WeightMemory, with_gaps
 from reflex_llm_ros.engine.gguf_model import GgufModel, Tensor
 
 MATRIX_TYPES: dict[GGMLQuantizationType, str] = {
@@ -73,6 +74,18 @@ def placed_bytes(tensor: Tensor) -> int:
     return int(np.prod(tensor.shape)) * 2
 
 
+def is_read_as_stored(tensor: Tensor) -> bool:
+    """Say whether kernels read a tensor as the file has it."""
+    return len(tensor.shape) == 2 and tensor.type in MATRIX_TYPES
+
+
+def memory_bytes(model: GgufModel, mapped: bool) -> int:
+    """Bytes of the ``WeightMemory`` of a model, of which what can be mapped may stay out."""
+    return sum(
+        with_gaps(placed_bytes(tensor)) for tensor in model.tensors.values()
+        if not (mapped and is_read_as_stored(tensor)))
+
+
 class WeightPlacement:
     """
     Places tensors one at a time: copies them, or maps the file once and points into it.
@@ -82,14 +95,14 @@ class WeightPlacement:
     """
 
     def __init__(
-        self, device: Any, model: GgufModel, mapped: bool, staging: Staging,
-        on_progress: Callable[[int], None]
+        self, device: Any, model: GgufModel, mapped: bool, memory: WeightMemory,
+        staging: Staging, on_progress: Callable[[int], None]
     ) -> None:
         self._device = device
         self._model = model
+        self._memory = memory
         self._staging = staging
         self._on_progress = on_progress
-        self.device_bytes = 0
         self._placed = 0
         self._window = _MappedWindow(device, model) if mapped else None
 
@@ -102,28 +115,30 @@ class WeightPlacement:
         return placed
 
     def _place(self, name: str, tensor: Tensor) -> DeviceTensor:
-        if len(tensor.shape) == 1:
-            values = tensor.dequantize(dtype=np.float32)
-            return self._copy(values.view(np.uint8), 'f32', tensor, (1, tensor.shape[0]))
-        rows, columns = tensor.shape
         kind = kernel_type(tensor)
-        if tensor.type not in MATRIX_TYPES:
+        if len(tensor.shape) == 1:
+            return self._convert(tensor, np.float32, 'f32', (1, tensor.shape[0]))
+        rows, columns = tensor.shape
+        if not is_read_as_stored(tensor):
             log.warning(
                 '%s has the type %s, which has no kernel: converted to float16, %d MiB in place '
                 'of %d MiB', name, tensor.type.name, placed_bytes(tensor) >> 20,
                 tensor.data.nbytes >> 20)
-            values = tensor.dequantize(dtype=np.float32).astype(np.float16)
-            return self._copy(values.view(np.uint8), kind, tensor, (rows, columns))
+            return self._convert(tensor, np.float16, kind, (rows, columns))
         if self._window is not None:
             return DeviceTensor(self._window.view(tensor), kind, rows, columns, tensor)
-        return self._copy(tensor.data, kind, tensor, (rows, columns))
+        array = self._memory.empty((tensor.data.nbytes,), np.uint8)
+        for first, blocks in self._staging.rows(tensor.data):
+            at = first * tensor.data.shape[1]
+            self._device.write_pinned(array[at:at + blocks.nbytes], blocks.reshape(-1))
+        return DeviceTensor(array, kind, rows, columns, tensor)
 
-    def _copy(
-        self, data: np.ndarray, kind: str, tensor: Tensor, shape: tuple[int, int]
+    def _convert(
+        self, tensor: Tensor, dtype: type[np.generic], kind: str, shape: tuple[int, int]
     ) -> DeviceTensor:
-        self.device_bytes += data.nbytes
-        array = self._device.empty((data.nbytes,), np.uint8)
-        self._staging.copy(array, data.reshape(-1))
+        values = tensor.dequantize(dtype=np.float32).astype(dtype, copy=False)
+        array = self._memory.empty((values.nbytes,), np.uint8)
+        self._device.write(array, values.reshape(-1).view(np.uint8))
         return DeviceTensor(array, kind, *shape, tensor)
 
 
