@@ -37,6 +37,7 @@ STUCK_S = 5.0
 M_MMAP_THRESHOLD = -3
 LARGE_BLOCK = 8 * 2**20
 SPIN_S = 0.1
+PAUSE_S = 0.001
 SPIN_END_S = 0.5
 
 
@@ -142,4 +143,7 @@ def _spin(
             break
         except Exception as error:
             node.get_logger().error(f'a callback failed: {error}\n{traceback.format_exc()}')
+        # rclpy hands a callback to its pool again and again until a thread has begun it, and
+        # without a pause keeps Python's lock from that very thread: for seconds, beside an engine.
+        time.sleep(PAUSE_S)
     os.write(end, b'\0')

@@ -140,3 +140,50 @@ def test_a_signal_that_interrupts_no_wait_ends_the_process(number: signal.Signal
     finally:
         process.kill()
         process.wait()
+
+
+LATE = """
+import os, signal, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from rclpy.node import Node
+from reflex_llm_ros.process import PAUSE_S, run
+from std_msgs.msg import String
+
+begin = ThreadPoolExecutor.submit
+handed = []
+
+def submit(pool, task):
+    handed.append(time.monotonic())
+    if len(handed) == 1:
+        threading.Timer(0.2, begin, (pool, task)).start()
+
+ThreadPoolExecutor.submit = submit
+
+class Late(Node):
+    def __init__(self):
+        super().__init__('late')
+        self.create_subscription(String, 'word', self.hear, 1)
+        publisher = self.create_publisher(String, 'word', 1)
+        threading.Timer(0.5, publisher.publish, (String(),)).start()
+
+    def hear(self, message):
+        times = list(handed)
+        print(len(times), int((times[-1] - times[0]) / PAUSE_S), flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+sys.exit(run(Late, lambda node, timeout_s: True, []))
+"""
+
+
+def test_a_callback_whose_thread_is_late_is_not_handed_over_in_a_busy_loop() -> None:
+    """It would be the later for it: the loop that hands it over has Python's lock."""
+    process = subprocess.Popen(
+        [sys.executable, '-c', LATE], cwd=REPOSITORY, env=apart(), stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        handed, pauses = map(int, process.stdout.readline().split())
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert handed <= pauses + 2
