@@ -59,6 +59,18 @@ def smollm2_path() -> Path:
 
 
 @pytest.fixture(scope='session')
+def gpu() -> None:
+    """Skip where CuPy, a driver or a CUDA device is missing, with the line that says which."""
+    from reflex_llm_ros.engine.backends.cuda.opening import open_device
+    from reflex_llm_ros.engine.errors import EngineError
+
+    try:
+        open_device(0).close()
+    except EngineError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope='session')
 def tiny_qwen3_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Generate a Qwen3 of a few hundred tokens and two layers, in the types of Q4_K_M."""
     from reflex_llm_ros.synthetic.model_shape import PRESETS

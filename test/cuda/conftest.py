@@ -76,13 +76,8 @@ def make_device(request: pytest.FixtureRequest) -> Callable[..., Any]:
     if request.param == 'shim':
         from shim_device import ShimDevice
         return ShimDevice
-    pytest.importorskip('cupy', reason='CuPy is not installed')
+    request.getfixturevalue('gpu')
     from reflex_llm_ros.engine.backends.cuda.device import CudaDevice
-    from reflex_llm_ros.engine.errors import EngineError
-    try:
-        CudaDevice()
-    except EngineError as error:
-        pytest.skip(str(error))
     return CudaDevice
 
 

@@ -15,6 +15,7 @@
 """What only a GPU can show: real sizes by the numerics contract, memory, endurance."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,11 @@ import numpy as np
 import pytest
 from reflex_llm_ros.engine import Engine, EngineConfig, GenerateRequest, Message, SamplingParams
 from reflex_llm_ros.engine.backends.cuda.opening import open_device
-from reflex_llm_ros.engine.errors import EngineError
 from reflex_llm_ros.engine.request import Done
 from reflex_llm_ros.synthetic.model_shape import PRESETS
 from reflex_llm_ros.synthetic.qwen3_gguf import generate
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures('gpu')]
 
 POSITIONS = 160
 CYCLES = 20
@@ -38,13 +38,10 @@ MIXED_ROLES = (('attn_q', 'attn_k', 'attn_v', 'ffn_down'), ('attn_output', 'ffn_
 """Matrices in Q8_0, of even and of odd layers."""
 
 
-@pytest.fixture(autouse=True)
-def needs_a_gpu() -> None:
-    """Skip where there is no CUDA device."""
-    try:
-        open_device(0).close()
-    except EngineError as error:
-        pytest.skip(str(error))
+@pytest.fixture
+def make_device() -> Callable[..., Any]:
+    """Return what makes a device: a GPU alone, as the shim is too slow for these sizes."""
+    return partial(open_device, 0)
 
 
 @pytest.fixture(scope='session')
@@ -76,11 +73,9 @@ def free_bytes() -> int:
 @pytest.mark.parametrize('activations', ['fp16', 'a8x2'])
 @pytest.mark.parametrize('name', ['qwen3_600m_path', 'mixed_600m_path', 'smollm2_path'])
 def test_numerics_contract(
-    name: str, activations: str, request: pytest.FixtureRequest, make_device: Callable[..., Any],
-    open_backend: Any, oracle: Any, rng: np.random.Generator
+    name: str, activations: str, request: pytest.FixtureRequest, open_backend: Any, oracle: Any,
+    rng: np.random.Generator
 ) -> None:
-    if make_device.__name__ == 'ShimDevice':
-        pytest.skip('the shim is too slow for models of this size')
     path = request.getfixturevalue(name)
     tokens = [int(token) for token in rng.integers(0, 49152, POSITIONS)]
     settings = {'context_length': POSITIONS, 'gemv_activations': activations}

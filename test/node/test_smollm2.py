@@ -27,8 +27,6 @@ from lifecycle_msgs.srv import ChangeState
 import psutil
 import pytest
 from reflex_llm_ros.demo_model import find_demo_model
-from reflex_llm_ros.engine.backends.cuda.opening import open_device
-from reflex_llm_ros.engine.errors import EngineError
 from reflex_llm_ros.synthetic.model_shape import TINY
 from reflex_llm_ros.synthetic.qwen3_gguf import generate
 from robot import active_robot, PATIENCE_S, REAL, REPOSITORY, Robot, wait_for
@@ -58,10 +56,7 @@ def parameters(
 ) -> Iterator[dict[str, Any]]:
     """Parameters of a node on each backend; the first that is started compiles its kernels."""
     if request.param == 'cuda':
-        try:
-            open_device(0).close()
-        except EngineError as error:
-            pytest.skip(str(error))
+        request.getfixturevalue('gpu')
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
         yield {
