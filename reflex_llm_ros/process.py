@@ -78,7 +78,7 @@ def run(
     executor = MultiThreadedExecutor(num_threads=EXECUTOR_THREADS)
     executor.add_node(node)
     stopped = threading.Event()
-    # The main thread is left to the signals: Python runs their handlers nowhere else.
+    # The main thread is left to the end, whatever a callback does.
     spinner = threading.Thread(target=_spin, args=(executor, node, stopped, end), daemon=True)
     spinner.start()
     os.read(ending, 1)

@@ -14,11 +14,14 @@
 
 """A node's process ends in time, whatever hangs in its ending."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 import os
 import signal
 import subprocess
 import sys
 import time
+from typing import IO
 
 import pytest
 from reflex_llm_ros.dds_domain import free_domain
@@ -50,27 +53,31 @@ sys.exit(run(Hanging, stop, []))
 """
 
 
-def apart() -> dict[str, str]:
-    """Return an environment in which a process meets no other."""
-    return {**os.environ, 'ROS_DOMAIN_ID': str(free_domain())}
+@contextmanager
+def running(
+    program: str, *arguments: str
+) -> Iterator[tuple['subprocess.Popen[bytes]', IO[bytes]]]:
+    """Run a program that meets no other node; gives the process and what it writes."""
+    process = subprocess.Popen(
+        [sys.executable, '-c', program, *arguments], cwd=REPOSITORY, stdout=subprocess.PIPE,
+        env={**os.environ, 'ROS_DOMAIN_ID': str(free_domain())})
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize('what', ['nothing', 'destroying', 'stopping', 'a thread'])
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_process_ends_whatever_hangs(what: str, number: signal.Signals) -> None:
-    process = subprocess.Popen(
-        [sys.executable, '-c', HANGING, what], cwd=REPOSITORY, env=apart(),
-        stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b'up\n'
+    with running(HANGING, what) as (process, output):
+        assert output.readline() == b'up\n'
         before = time.monotonic()
         process.send_signal(number)
         assert process.wait(PATIENCE_S) == 0
         print(f'{what} hangs: ended in {time.monotonic() - before:.2f} s')
-    finally:
-        process.kill()
-        process.wait()
 
 
 INTERRUPTED = """
@@ -99,13 +106,8 @@ sys.exit(run(make_node, lambda node, timeout_s: True, []))
 
 def test_signals_at_every_line_of_a_wait_end_the_process() -> None:
     """A handler that takes a lock which its own thread holds would wait for ever."""
-    process = subprocess.Popen(
-        [sys.executable, '-c', INTERRUPTED], cwd=REPOSITORY, env=apart())
-    try:
+    with running(INTERRUPTED) as (process, _):
         assert process.wait(PATIENCE_S) == 0
-    finally:
-        process.kill()
-        process.wait()
 
 
 RESTARTING = """
@@ -130,16 +132,10 @@ sys.exit(run(Restarting, lambda node, timeout_s: True, []))
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_that_interrupts_no_wait_ends_the_process(number: signal.Signals) -> None:
     """NVRTC puts the handlers back with SA_RESTART when it has compiled the first kernel."""
-    process = subprocess.Popen(
-        [sys.executable, '-c', RESTARTING], cwd=REPOSITORY, env=apart(), stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b'up\n'
+    with running(RESTARTING) as (process, output):
+        assert output.readline() == b'up\n'
         process.send_signal(number)
         assert process.wait(PATIENCE_S) == 0
-    finally:
-        process.kill()
-        process.wait()
 
 
 LATE = """
@@ -177,13 +173,7 @@ sys.exit(run(Late, lambda node, timeout_s: True, []))
 
 def test_a_callback_whose_thread_is_late_is_not_handed_over_in_a_busy_loop() -> None:
     """It would be the later for it: the loop that hands it over has Python's lock."""
-    process = subprocess.Popen(
-        [sys.executable, '-c', LATE], cwd=REPOSITORY, env=apart(), stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        handed, pauses = map(int, process.stdout.readline().split())
+    with running(LATE) as (process, output):
+        handed, pauses = map(int, output.readline().split())
         assert process.wait(PATIENCE_S) == 0
-    finally:
-        process.kill()
-        process.wait()
     assert handed <= pauses + 2
