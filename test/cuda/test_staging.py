@@ -14,15 +14,18 @@
 
 """Rows come through pinned memory as they were, however many pieces a matrix has."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
 import numpy as np
 import pytest
 from reflex_llm_ros.engine.backends.cuda.staging import SLOTS, Staging
+from shim_device import ShimDevice
 
 PIECE = 1000
+SHAPES = [(1, 1000), (3, 334), (SLOTS * 40, 34), (2, 999), (1, 1), (5 * SLOTS + 1, 501)]
 
 
 @pytest.fixture
@@ -31,9 +34,8 @@ def device(make_device: Callable[..., Any]) -> Any:
     return make_device()
 
 
-def test_rows_come_in_order_and_as_they_were(device: Any, rng: np.random.Generator) -> None:
-    shapes = [(1, 1000), (3, 334), (SLOTS * 40, 34), (2, 999), (1, 1), (5 * SLOTS + 1, 501)]
-    matrices = [rng.integers(0, 256, shape, np.uint8) for shape in shapes]
+def staged(device: Any, matrices: Sequence[np.ndarray]) -> list[Any]:
+    """Bring matrices to the device; each has a byte of 77 before it and one behind."""
     copies = [device.upload(np.full(matrix.size + 2, 77, np.uint8)) for matrix in matrices]
     with closing(Staging(device, PIECE, iter(matrices))) as staging:
         for matrix, copy in zip(matrices, copies, strict=True):
@@ -45,10 +47,23 @@ def test_rows_come_in_order_and_as_they_were(device: Any, rng: np.random.Generat
                 at = 1 + first * matrix.shape[1]
                 device.write_pinned(copy[at:at + rows.nbytes], rows.reshape(-1))
             assert end == len(matrix)
-    for matrix, copy in zip(matrices, copies, strict=True):
+    return copies
+
+
+def assert_staged_as_they_were(device: Any, rng: np.random.Generator) -> None:
+    matrices = [rng.integers(0, 256, shape, np.uint8) for shape in SHAPES]
+    for matrix, copy in zip(matrices, staged(device, matrices), strict=True):
         copied = device.download(copy)
         np.testing.assert_array_equal(copied[1:-1], matrix.reshape(-1))
         assert copied[0] == copied[-1] == 77
+
+
+def test_rows_come_in_order_and_as_they_were(device: Any, rng: np.random.Generator) -> None:
+    assert_staged_as_they_were(device, rng)
+
+
+def test_memory_is_read_into_only_after_the_copy_out_of_it(rng: np.random.Generator) -> None:
+    assert_staged_as_they_were(LateDevice(), rng)
 
 
 def test_no_more_than_is_asked_for_is_read(device: Any, rng: np.random.Generator) -> None:
@@ -68,3 +83,28 @@ def test_another_order_is_refused(device: Any, rng: np.random.Generator) -> None
     with closing(Staging(device, PIECE, [first, second])) as staging:
         with pytest.raises(AssertionError, match='another order'):
             next(staging.rows(second))
+
+
+class LateDevice(ShimDevice):
+    """Copies out of pinned memory when something waits for that, as late as a device may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._late: deque[tuple[np.ndarray, np.ndarray]] = deque()
+        self._asked = self._done = 0
+
+    def write_pinned(self, destination: np.ndarray, source: np.ndarray) -> None:
+        self._late.append((destination, source))
+        self._asked += 1
+
+    def record(self) -> Callable[[], None]:
+        mark = self._asked
+        return lambda: self._copy(mark)
+
+    def synchronize(self) -> None:
+        self._copy(self._asked)
+
+    def _copy(self, mark: int) -> None:
+        while self._done < mark:
+            super().write_pinned(*self._late.popleft())
+            self._done += 1

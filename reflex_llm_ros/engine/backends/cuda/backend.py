@@ -290,15 +290,14 @@ def _load(
     report(0)
     mapped = plan.placement == MAPPED
     memory = WeightMemory(device, memory_bytes(model, mapped))
-    piece = piece_bytes(model)
     matrices = () if mapped else (
         model.tensors[name].data for name in dense.weight_names(model.config)
         if is_read_as_stored(model.tensors[name]))
-    with closing(Staging(device, piece, matrices)) as staging:
+    with closing(Staging(device, piece_bytes(model), matrices)) as staging:
         if plan.placement in (DEVICE, MAPPED):
             place = WeightPlacement(device, model, mapped, memory, staging, report).place
         else:
             kind = PackedPlacement if plan.placement == PACKED else PlanesPlacement
-            place = kind(device, model, memory, staging, piece, report).place
+            place = kind(device, model, memory, staging, report).place
         weights = dense.load_weights(model.config, place)
     return weights, memory.size

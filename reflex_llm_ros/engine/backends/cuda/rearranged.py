@@ -29,18 +29,18 @@ class RearrangedPlacement(ABC):
     """
     Places the tensors of a model: some as ``_rearranged`` does, all others as always.
 
-    The device rearranges them, ``piece_bytes`` of the file at a time.
+    The device rearranges them, a piece at a time.
     """
 
     def __init__(
         self, device: Any, model: GgufModel, memory: WeightMemory, staging: Staging,
-        piece_bytes: int, on_progress: Callable[[int], None]
+        on_progress: Callable[[int], None]
     ) -> None:
         self._device = device
         self._model = model
         self._memory = memory
         self._staging = staging
-        self._piece = device.empty((piece_bytes,), np.uint8)
+        self._piece = device.empty((staging.piece_bytes,), np.uint8)
         self._others = WeightPlacement(
             device, model, False, memory, staging, lambda placed: None)
         self._on_progress = on_progress

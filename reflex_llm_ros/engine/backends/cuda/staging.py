@@ -28,6 +28,9 @@ READERS = 4
 SLOTS = 2 * READERS
 """Pieces in pinned memory: those being read, those that are there, two on their way on."""
 
+_Rows = tuple[np.ndarray, int, np.ndarray]
+"""The matrix, its first row's number and rows of it in pinned memory."""
+
 
 def piece_bytes(model: GgufModel) -> int:
     """Bytes that are staged at a time."""
@@ -53,13 +56,14 @@ class Staging:
 
     def __init__(self, device: Any, size: int, matrices: Iterable[np.ndarray]) -> None:
         self._device = device
-        self._size = size
-        self._slots = deque(device.pinned(size) for _ in range(SLOTS))
-        self._copied: deque[Callable[[], None]] = deque([lambda: None] * SLOTS)
+        self.piece_bytes = size
+        # Each with what waits for the copy out of it.
+        self._free: deque[tuple[np.ndarray, Callable[[], None]]] = deque(
+            (device.pinned(size), lambda: None) for _ in range(SLOTS))
         self._unread = (
             (blocks, first) for blocks in matrices
             for first in range(0, len(blocks), self._rows_a_piece(blocks)))
-        self._pieces: deque[Future[tuple[np.ndarray, int, np.ndarray]]] = deque()
+        self._pieces: deque[tuple[np.ndarray, Future[_Rows]]] = deque()
         self._readers = ThreadPoolExecutor(READERS, 'weights')
         for _ in range(SLOTS - 2):
             self._read_ahead()
@@ -71,10 +75,11 @@ class Staging:
         They may be copied from, in stream order, until the next are asked for.
         """
         for _ in range(0, len(blocks), self._rows_a_piece(blocks)):
-            of, first, rows = self._pieces.popleft().result()
+            slot, piece = self._pieces.popleft()
+            of, first, rows = piece.result()
             assert of is blocks, 'matrices are asked for in another order'
             yield first, rows
-            self._copied.append(self._device.record())
+            self._free.append((slot, self._device.record()))
             self._read_ahead()
 
     def close(self) -> None:
@@ -83,21 +88,18 @@ class Staging:
         self._device.synchronize()
 
     def _rows_a_piece(self, blocks: np.ndarray) -> int:
-        return self._size // blocks.shape[1]
+        return self.piece_bytes // blocks.shape[1]
 
     def _read_ahead(self) -> None:
         """Begin to read one more piece, into the memory whose copy began longest ago."""
         unread = next(self._unread, None)
         if unread is None:
             return
-        self._copied.popleft()()
-        slot = self._slots.popleft()
-        self._slots.append(slot)
-        self._pieces.append(self._readers.submit(self._read, slot, *unread))
+        slot, wait_for_copy = self._free.popleft()
+        wait_for_copy()
+        self._pieces.append((slot, self._readers.submit(self._read, slot, *unread)))
 
-    def _read(
-        self, slot: np.ndarray, blocks: np.ndarray, first: int
-    ) -> tuple[np.ndarray, int, np.ndarray]:
+    def _read(self, slot: np.ndarray, blocks: np.ndarray, first: int) -> _Rows:
         source = blocks[first:first + self._rows_a_piece(blocks)]
         rows = slot[:source.nbytes].reshape(source.shape)
         np.copyto(rows, source)
