@@ -21,6 +21,8 @@
 #include "decode_exchange.cuh"
 #include "decode_rows.cuh"
 
+constexpr int HEAD_PAIRS = DIM / 2;  // of neighbouring elements
+
 // Of each head the weighted values that this warp has, for `add_rows`.
 __device__ __forceinline__ void share_rows(Shared *shared, const WarpAttention &attention,
                                            int row_warps) {
@@ -43,7 +45,6 @@ __device__ __forceinline__ void share_rows(Shared *shared, const WarpAttention &
 // where there is one part.
 __device__ __forceinline__ void add_rows(const Block &block, int group, int part, int active,
                                          int head, int pair, int row_warps) {
-  constexpr int HEAD_PAIRS = DIM / 2;
   const Shared *const shared = block.shared;
   const auto &scratch = shared->attention;
   // Slot 0 is the newest position's, others are the warps'.
@@ -83,7 +84,6 @@ __device__ __forceinline__ void add_rows(const Block &block, int group, int part
 // Of each head the sum over this block's rows goes out.
 __device__ __forceinline__ void combine_warps(Block &block, const WarpAttention &attention,
                                               int group, int part, int active, int row_warps) {
-  constexpr int HEAD_PAIRS = DIM / 2;
   if (threadIdx.x / WARP_SIZE < row_warps) share_rows(block.shared, attention, row_warps);
   __syncthreads();
 #pragma unroll 1
@@ -96,7 +96,7 @@ __device__ __forceinline__ void combine_warps(Block &block, const WarpAttention 
 // order. Neighbouring threads wait for neighbouring pairs: lanes that had a part each would ask for
 // 32 lines at once.
 __device__ __forceinline__ void combine_parts(Block &block, int group, int part, int active) {
-  constexpr int HEAD_PAIRS = DIM / 2, PAIRS = SHARED_HEADS * HEAD_PAIRS;
+  constexpr int PAIRS = SHARED_HEADS * HEAD_PAIRS;
   constexpr int COUNT = (PAIRS + PARTS + THREADS - 1) / THREADS;
   const Work &work = block.work;
   float4 *const parts = block.shared->parts;

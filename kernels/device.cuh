@@ -83,6 +83,20 @@ __device__ __forceinline__ float warp_sum(float value) {
   return value;
 }
 
+// Sums over the warp of the first `count` values; lane t returns that of value t.
+template <int N>
+__device__ __forceinline__ float own_sum(const float (&values)[N], int count) {
+  const int lane = threadIdx.x % WARP_SIZE;
+  float own = 0.0f;
+#pragma unroll
+  for (int t = 0; t < N; ++t) {
+    if (t >= count) break;
+    const float sum = warp_sum(values[t]);
+    if (t == lane) own = sum;
+  }
+  return own;
+}
+
 __device__ __forceinline__ float warp_max(float value) {
 #pragma unroll
   for (int lanes = WARP_SIZE / 2; lanes > 0; lanes /= 2) {

@@ -56,6 +56,19 @@ __device__ __forceinline__ void put(
   }
 }
 
+// Adds the products of weights w, this lane's of a block, with x[t] to sum[t], for x (N, K) and t
+// below count <= N.
+template <class W, int N, int PER_LANE>
+__device__ __forceinline__ void add_products(
+    float (&sum)[N], const float (&w)[PER_LANE], const half_t *x, int k, int count) {
+  // Unrolled over all N, so that sums stay in registers.
+#pragma unroll
+  for (int t = 0; t < N; ++t) {
+    if (N > 1 && t >= count) break;
+    sum[t] = dot_part<W>(w, x + int64_t(t) * k, sum[t]);
+  }
+}
+
 // Adds this lane's share of row x[t] to sum[t], for x (N, K) and t below count <= N.
 template <class W, int N>
 __device__ __forceinline__ void dot_row(
@@ -67,13 +80,7 @@ __device__ __forceinline__ void dot_row(
   for (int b = lane / W::LANES; b < blocks; b += WARP_SIZE / W::LANES) {
     float w[W::PER_LANE];
     W::dequantize(w, row[b], part);
-    const half_t *x_block = x + b * W::WEIGHTS;
-    // Unrolled over all N, so that sums stay in registers.
-#pragma unroll
-    for (int t = 0; t < N; ++t) {
-      if (N > 1 && t >= count) break;
-      sum[t] = dot_part<W>(w, x_block + int64_t(t) * k, sum[t]);
-    }
+    add_products<W>(sum, w, x + b * W::WEIGHTS, k, count);
   }
 }
 

@@ -29,15 +29,7 @@ __device__ __forceinline__ float token_sums(
     const typename W::Block *__restrict__ w, const half_t *__restrict__ x, int n, int row, int k) {
   float sum[MAX_TOKENS] = {};
   dot_row<W>(sum, w + int64_t(row) * (k / W::WEIGHTS), x, k, n);
-  const int lane = threadIdx.x % WARP_SIZE;
-  float mine = 0.0f;
-#pragma unroll
-  for (int t = 0; t < MAX_TOKENS; ++t) {
-    if (t >= n) break;
-    const float total = warp_sum(sum[t]);
-    if (t == lane) mine = total;
-  }
-  return mine;
+  return own_sum(sum, n);
 }
 
 #define GEMM(name, W)                                                                      \

@@ -63,21 +63,9 @@ __device__ __forceinline__ void multiply(void *y, const float *residual,
   for (int b = lane / File::LANES; b < blocks; b += WARP_SIZE / File::LANES) {
     float weights[8];
     dequantize<Packed, File>(weights, w, row_of_quad / 2, row_of_quad % 2 * 16, b, part);
-    const half_t *const x_block = x_part + b * File::WEIGHTS;
-    // Unrolled over all tokens, so that sums stay in registers.
-#pragma unroll
-    for (int t = 0; t < MAX_TOKENS; ++t) {
-      if (t >= n) break;
-      sum[t] = dot_part<File>(weights, x_block + int64_t(t) * k, sum[t]);
-    }
+    add_products<File>(sum, weights, x_part + b * File::WEIGHTS, k, n);
   }
-  float mine = 0.0f;  // the sum of the token with this lane's number
-#pragma unroll
-  for (int t = 0; t < MAX_TOKENS; ++t) {
-    if (t >= n) break;
-    const float total = warp_sum(sum[t]);
-    if (t == lane) mine = total;
-  }
+  const float mine = own_sum(sum, n);
   if (lane < n) put(y, residual, int64_t(lane) * m + row, mine, output);
 }
 

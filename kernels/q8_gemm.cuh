@@ -54,13 +54,7 @@ __device__ __forceinline__ void gemm(
         sum[t] = X::add(sum[t], words, scale, x.load(int64_t(t) * k + i));
       }
     }
-    float part = 0.0f;
-#pragma unroll
-    for (int t = 0; t < MAX_TOKENS; ++t) {
-      if (t >= n) break;
-      const float total = warp_sum(sum[t]);
-      if (t == lane) part = total;
-    }
+    const float part = own_sum(sum, n);
     mine = begin == 0 ? part * unit : mine + part * unit;
   }
   if (lane < n) y[int64_t(lane) * stride + row] = mine;
